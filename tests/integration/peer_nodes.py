@@ -126,7 +126,7 @@ async def meet(*nodes: PeerNode) -> None:
     await until(lambda: all(one.hears(other) for one, other in pairs), "the nodes to be connected")
 
 
-class Stranger:
+class UnknownPeer:
     """Somebody on the network who says what a test wants."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,9 +190,9 @@ class Listener:
     """A stranger where a node was expected: takes connections in and hands them to the test."""
 
     def __init__(self) -> None:
-        self._arrived: asyncio.Queue[Stranger] = asyncio.Queue()
+        self._arrived: asyncio.Queue[UnknownPeer] = asyncio.Queue()
         self._server: asyncio.Server | None = None
-        self._taken: list[Stranger] = []
+        self._taken: list[UnknownPeer] = []
 
     @classmethod
     async def at(cls, port: int) -> Self:
@@ -201,10 +201,10 @@ class Listener:
         return self
 
     def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._taken.append(Stranger(reader, writer))
+        self._taken.append(UnknownPeer(reader, writer))
         self._arrived.put_nowait(self._taken[-1])
 
-    async def next(self) -> Stranger:
+    async def next(self) -> UnknownPeer:
         async with asyncio.timeout(DEADLINE_S):
             return await self._arrived.get()
 
@@ -214,8 +214,8 @@ class Listener:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for stranger in self._taken:
-            await stranger.leave()
+        for unknown_peer in self._taken:
+            await unknown_peer.leave()
         await self._server.wait_closed()
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.broker.peers import PeerInfo, PeerLimits, Reason
 from holdfast.broker.peers.words import Hello, Refused
-from tests.integration.peer_nodes import DEADLINE_S, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
+from tests.integration.peer_nodes import DEADLINE_S, PeerNode, UnknownPeer, body, hello_of, meet, pair, ports, until
 
 __all__ = ["ports"]
 
@@ -96,7 +96,7 @@ async def test_of_two_nodes_with_one_name_the_one_that_is_there_stays(
                 assert two.peers.send(one.identity, body("here"))
                 await one.expect(body("here"))
                 one.frames.clear()
-                async with await Stranger.dial(one.port) as twin:
+                async with await UnknownPeer.dial(one.port) as twin:
                     twin.say_hello(hello_of("n2", "n1", number=77))
                     assert await twin.hear(preface=True) == Refused(Reason.TWO_OF_ONE_NAME)
                     assert await twin.hear_end() == b""
@@ -123,7 +123,7 @@ async def test_the_one_that_is_refused_says_so_itself(ports: Mapping[str, int]) 
 async def test_a_node_with_another_disk_gets_in_once_the_old_connection_is_silent(ports: Mapping[str, int]) -> None:
     """Its machine lost its power, so nobody closed the connection."""
     limits = PeerLimits(dead_seconds=1.0)
-    async with PeerNode("n1", pair(ports), limits=limits) as one, await Stranger.dial(one.port) as old:
+    async with PeerNode("n1", pair(ports), limits=limits) as one, await UnknownPeer.dial(one.port) as old:
         old.say_hello(hello_of("n2", "n1", number=76))
         assert isinstance(await old.hear(preface=True), Hello)
 
@@ -141,12 +141,12 @@ async def test_a_repeated_connection_takes_the_place_of_the_first(ports: Mapping
     """A node that came back before its old connection was found dead."""
     async with (
         PeerNode("n1", pair(ports)) as one,
-        await Stranger.dial(one.port) as first,
-        await Stranger.dial(one.port) as second,
+        await UnknownPeer.dial(one.port) as first,
+        await UnknownPeer.dial(one.port) as second,
     ):
-        for stranger in (first, second):
-            stranger.say_hello(hello_of("n2", "n1"))
-            await stranger.hear(preface=True)
+        for unknown_peer in (first, second):
+            unknown_peer.say_hello(hello_of("n2", "n1"))
+            await unknown_peer.hear(preface=True)
         assert await first.hear() == Refused(Reason.REPLACED)
         assert await first.hear_end() == b""
         second.frame(body("second"))

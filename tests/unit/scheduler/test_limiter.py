@@ -54,7 +54,7 @@ def test_the_cap_of_a_queue_counts_what_is_on_its_way() -> None:
     assert first is not None
     second = bench.pick(2)
     assert second is not None
-    assert len(second.places) == 1
+    assert len(second.ready_refs) == 1
     assert (bench.pick(), bench.available) == (None, 0)
     bench.apply(first)
     assert (bench.pick(), bench.available) == (None, 0)
@@ -416,7 +416,7 @@ def test_a_rate_is_never_exceeded_and_is_used_under_load(seed: int) -> None:
             bench.scheduler.reset()  # it was never written
         else:
             bench.apply(picked)
-            claimed_ms += [bench.shard.now_ms] * len(picked.places)
+            claimed_ms += [bench.shard.now_ms] * len(picked.ready_refs)
     for first, start_ms in enumerate(claimed_ms):
         for last in range(first, len(claimed_ms)):
             allowed = rate * (claimed_ms[last] - start_ms) / 1_000_000 + burst
@@ -444,9 +444,9 @@ def test_shares_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPa
         picked = bench.pick(draw.randint(1, 40))
         assert picked is not None
         bench.scheduler.give_back(picked) if draw.random() < 0.02 else counts.update(
-            ready_ref[2] for ready_ref in picked.places
+            ready_ref[2] for ready_ref in picked.ready_refs
         )
-        subqueues_picked = [(ready_ref[2], b"") for ready_ref in picked.places]
+        subqueues_picked = [(ready_ref[2], b"") for ready_ref in picked.ready_refs]
         if picked.window.lines.claiming:
             bench.apply(picked)
             bench.enqueue_all(subqueues_picked)

@@ -145,7 +145,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def check_order(self, picked: Picked, before: dict[bytes, Execution]) -> None:
         """First in, first out in each sub-queue; without a share for the oldest, the highest priority that is open."""
         taken: set[bytes] = set()
-        for task_id, (priority, place, tenant, limit_key) in zip(picked.task_ids, picked.places, strict=True):
+        for task_id, (priority, place, tenant, limit_key) in zip(picked.task_ids, picked.ready_refs, strict=True):
             task = before[task_id]  # was ready, open and not on its way
             assert (task.priority, task.sequence, task.tenant, task.limit_key) == (
                 priority, place[0], tenant, limit_key,

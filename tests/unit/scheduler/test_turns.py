@@ -68,7 +68,7 @@ def test_a_new_subqueue_is_not_read() -> None:
     before = bench.kv.reads
     picked = bench.pick(5)
     assert picked is not None
-    assert len(picked.places) == 5
+    assert len(picked.ready_refs) == 5
     assert bench.kv.reads == before
 
 

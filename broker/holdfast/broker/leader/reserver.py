@@ -258,7 +258,7 @@ class Reserver:
             self._adopt()
         picks = self._picking.pick(waiter, queues)
         for picked in picks:
-            self._ready_waiters.was_taken(line_of(picked), len(picked.places))
+            self._ready_waiters.was_taken(line_of(picked), len(picked.ready_refs))
         if self._scheduler.unfinished:
             self._poll_soon()
         if not picks:

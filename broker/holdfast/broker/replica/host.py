@@ -152,7 +152,7 @@ class Host:
             directories.clean(None)
 
     def _check_identity(self, journal: NodeJournal) -> None:
-        """A node that changed its name would be a stranger in its own group, and one without its list finds nobody."""
+        """A node that changed its name would be unknown in its own group, and one without its list finds nobody."""
         _index, configuration = journal.configurations[-1] if journal.configurations else (0, None)
         mine = self.me.partition("/")[2]
         for member in configuration.members if configuration else ():

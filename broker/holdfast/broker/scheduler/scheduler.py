@@ -162,7 +162,7 @@ class Scheduler:
         window.begin_scan()
         pick = Pick(window, min(tasks_max, allowed), bytes_max, now_ms)
         self._fill(pick)
-        limiters.take_of_queue(len(pick.places), now_ms)
+        limiters.take_of_queue(len(pick.ready_refs), now_ms)
         self._note_end(pick)
         row = self._machine.queue(queue)
         return pick.picked(row.mark_version if row is not None else 0)
@@ -223,7 +223,7 @@ class Scheduler:
 
     def _note_end(self, pick: Pick) -> None:
         window = pick.window
-        found_no_more = len(pick.places) < pick.tasks_max and pick.room_bytes > 0
+        found_no_more = len(pick.ready_refs) < pick.tasks_max and pick.room_bytes > 0
         self._note_wakes(pick)
         if window.unfinished and found_no_more:
             self.unfinished.add(window.queue)
@@ -231,7 +231,7 @@ class Scheduler:
             if found_no_more:
                 window.maybe_open = 0
             elif window.maybe_open is not None:
-                window.maybe_open = max(1, window.maybe_open - len(pick.places))
+                window.maybe_open = max(1, window.maybe_open - len(pick.ready_refs))
 
     def _note_wakes(self, pick: Pick) -> None:
         for name, until_ms in pick.blocked.items():
@@ -353,7 +353,7 @@ class Scheduler:
         if not self._is_open(window):
             return
         lines = window.lines
-        for ready_ref in picked.places:
+        for ready_ref in picked.ready_refs:
             place = ready_ref[1]
             lines.claiming.pop(place[0], None)
             window.limiters.give_back(ready_ref, picked.taken_ms)
@@ -361,7 +361,7 @@ class Scheduler:
                 lines.withdrawn.discard(place[0])
             elif not picked.is_suspect:
                 window.take_back(ready_ref)
-        lines.settle_suspects(picked.places if picked.is_suspect else ())
+        lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
         self._reopen(picked)
 
     def settle(self, picked: Picked, *, refused: bool = True) -> None:
@@ -370,12 +370,12 @@ class Scheduler:
         if not self._is_open(window):
             return
         lines, limiters = window.lines, window.limiters
-        for _, place, _, _ in picked.places:
+        for _, place, _, _ in picked.ready_refs:
             lines.claiming.pop(place[0], None)
             if lines.withdrawn:
                 lines.withdrawn.discard(place[0])
-        lines.settle_suspects(picked.places if picked.is_suspect else ())
-        limiters.settle(picked.places)
+        lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
+        limiters.settle(picked.ready_refs)
         lines.give_room_back()
         if limiters.rules.limited and refused:
             self._reopen(picked)
@@ -386,8 +386,8 @@ class Scheduler:
         """Something that was on its way was not claimed: there may be room."""
         window = picked.window
         if window.limiters.rules.limited:
-            window.opened(len(picked.places))
-            for _, _, tenant, limit_key in picked.places:
+            window.opened(len(picked.ready_refs))
+            for _, _, tenant, limit_key in picked.ready_refs:
                 window.open_names(tenant, limit_key)
 
     def reset(self) -> None:
@@ -403,8 +403,8 @@ class Scheduler:
         if window is None:
             return
         picked.window = window
-        window.picks += len(picked.places)
-        for ready_ref, task in zip(picked.places, self._machine.executions(picked.task_ids), strict=True):
+        window.picks += len(picked.ready_refs)
+        for ready_ref, task in zip(picked.ready_refs, self._machine.executions(picked.task_ids), strict=True):
             _, place, tenant, limit_key = ready_ref
             window.lines.claiming[place[0]] = tenant, limit_key
             if picked.is_suspect:
