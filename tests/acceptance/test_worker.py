@@ -314,8 +314,8 @@ def test_a_blocking_handler_sees_that_it_is_cancelled(
         assert each.cancel() is TaskState.CLAIMED
     with pytest.raises(TaskCancelled):
         handle.result(timeout=TIMEOUT_S)
-    [told] = everyday_worker.journal("told", handle.id)
-    assert (told["cancel_requested"], told["lease_lost"]) == (True, False)
+    [reported] = everyday_worker.journal("reported", handle.id)
+    assert (reported["cancel_requested"], reported["lease_lost"]) == (True, False)
     assert handle.info().claims == 1
     # One that takes no notice has done its work in the end, and that counts.
     wait_until(lambda: deaf.info().cancel_requested, "the cancellation to be known")
@@ -373,13 +373,13 @@ async def test_every_task_is_claimed_for_its_own_lease(app: Holdfast, queue: str
     own = Holdfast(app.address)
     leases_ms: dict[str, int] = {}
 
-    async def look() -> None:
+    async def poll() -> None:
         info = await own.run_async(lambda client: client.get_task(current_task().id))
         assert info.lease_expires_at_ms is not None
         leases_ms[info.type] = info.lease_expires_at_ms - info.changed_at_ms
 
     for name, lease_s in (("short", 1), ("long", 20), ("other", 30), ("others", 30)):
-        own.task(queue=queue, lease=lease_s, name=name)(look)
+        own.task(queue=queue, lease=lease_s, name=name)(poll)
     handles = [await own.tasks[name].enqueue_async() for name in ("short", "long", "other")]
     worker = Worker(own)
     serving = asyncio.create_task(worker.serve())

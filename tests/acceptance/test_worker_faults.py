@@ -78,11 +78,11 @@ def wait_for_state(handle: Handle[Any], state: TaskState) -> None:
 def wait_for_reports(app: Holdfast, queue: str, before: QueueStats) -> None:
     """Until the server has taken successes and failures."""
 
-    def look() -> bool:
+    def poll() -> bool:
         now = stats(app, queue)
         return now.succeeded_total > before.succeeded_total and now.failed_total > before.failed_total
 
-    wait_until(look, "reports that the server has taken")
+    wait_until(poll, "reports that the server has taken")
 
 
 def stale_reports(server: ServerProcess) -> float:
@@ -185,9 +185,9 @@ def test_a_worker_that_is_cut_off_stops_its_handlers(
         proxy.set(refuses=True)
         proxy.reset()
     [interrupted] = worker.wait_for("interrupted", 1, handle.id)
-    [told] = worker.wait_for("told", 1, obedient.id)
-    assert [line["lease_lost"] for line in (interrupted, told)] == [True, True]
-    assert [line["cancel_requested"] for line in (interrupted, told)] == [False, False]
+    [reported] = worker.wait_for("reported", 1, obedient.id)
+    assert [line["lease_lost"] for line in (interrupted, reported)] == [True, True]
+    assert [line["cancel_requested"] for line in (interrupted, reported)] == [False, False]
     for each in (handle, obedient):
         wait_for_state(each, TaskState.READY)
     gate.touch()
@@ -334,15 +334,15 @@ def test_what_outlasts_the_grace_is_given_back(app: Holdfast, make_worker: MakeW
     handles.append(app.tasks["ignore_cancel"].options(queue=queue).enqueue(str(gate)))
     worker.wait_for("begin", 3)
     other = make_worker([f"{queue}.other", queue], lease=LONG_LEASE_S)
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait_for_exit() == 0
-    assert time.monotonic() - told_s < 1.0 + PROMPT_S / 2
+    assert time.monotonic() - reported_s < 1.0 + PROMPT_S / 2
     report = worker.report
     assert (report.succeeded, report.failed, report.released, report.lost) == (0, 0, 3, 0)
     assert [line["type"] for line in worker.journal("interrupted")] == ["wait_at_async"]
     begun = other.wait_for("begin", 3)
-    assert time.monotonic() - told_s < PROMPT_S, "they waited for the end of their leases"
+    assert time.monotonic() - reported_s < PROMPT_S, "they waited for the end of their leases"
     assert [line["attempt"] for line in begun] == [1] * 3
     gate.touch()
     assert results(handles) == [other.pid] * 3
@@ -355,10 +355,10 @@ def test_the_second_signal_is_a_quick_one(app: Holdfast, make_worker: MakeWorker
     worker.wait_for("begin", 2)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: " stops:" in worker.log_text, "the first signal to be understood")
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
     worker.signal(signal.SIGINT)
     assert worker.wait_for_exit() == 0
-    assert time.monotonic() - told_s < PROMPT_S
+    assert time.monotonic() - reported_s < PROMPT_S
     assert (worker.report.succeeded, worker.report.released) == (0, 2)
     assert [handle.status() for handle in handles] == [TaskState.READY] * 2
 
@@ -373,12 +373,12 @@ def test_a_stop_in_a_long_poll_leaves_no_claim_behind(
     proxy.set(answers=Flow.HOLD)
     handles = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0) for _ in range(5)])
     claimed = wait_until(lambda: stats(app, queue).claimed, "a claim whose answer is on its way")
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
     worker.signal(signal.SIGTERM)
     wait_until(lambda: " stops:" in worker.log_text, "the signal to be understood")
     proxy.set()
     assert worker.wait_for_exit() == 0
-    assert time.monotonic() - told_s < PROMPT_S
+    assert time.monotonic() - reported_s < PROMPT_S
     assert [handle.status() for handle in handles] == [TaskState.READY] * 5
     report = worker.report
     assert (report.succeeded, report.released, report.lost) == (0, claimed, 0)
@@ -419,11 +419,11 @@ def test_a_stop_while_the_server_is_gone_ends_within_the_grace(
     proxy.set(requests=Flow.HOLD, answers=Flow.HOLD, refuses=how == "refused")
     if how == "refused":
         proxy.reset()
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
     worker.signal(signal.SIGTERM)
     gate.touch()
     exit_code = worker.wait_for_exit()
     assert exit_code == 0, worker.log_text
-    assert time.monotonic() - told_s < 3 + PROMPT_S / 2
+    assert time.monotonic() - reported_s < 3 + PROMPT_S / 2
     assert worker.report == WorkerReport()
     assert "could not be reported" in worker.log_text

@@ -130,8 +130,8 @@ class WorkerProcess:
     def wait_for(self, what: str, number: int = 1, task_id: str = "") -> list[dict[str, Any]]:
         """Waits until the journal has that many such lines."""
 
-        def look() -> list[dict[str, Any]] | None:
+        def poll() -> list[dict[str, Any]] | None:
             lines = self.journal(what, task_id)
             return lines if len(lines) >= number else None
 
-        return wait_until(look, f"{number} times {what!r} in the journal") or []
+        return wait_until(poll, f"{number} times {what!r} in the journal") or []

@@ -213,8 +213,8 @@ class Cluster:
         """By node: what it says of its replica of a shard. Nodes that do not answer are left out."""
         with Client(self.address, timeout_s=_ASK_S) as client:
             reports = client.describe_nodes()
-        told = {report.name: report.node.replicas for report in reports if report.node is not None}
-        return {name: one for name, replicas in told.items() for one in replicas if one.shard == shard}
+        reported = {report.name: report.node.replicas for report in reports if report.node is not None}
+        return {name: one for name, replicas in reported.items() for one in replicas if one.shard == shard}
 
     def wait_whole(self) -> None:
         """Returns once every node has a voting replica that has caught up and knows who leads."""
@@ -236,12 +236,12 @@ class Cluster:
         if len(self.names) == 1:
             return {}
         with Client(self.address, timeout_s=DEADLINE_S) as client:
-            told = client.hash_shard(shard)
+            reported = client.hash_shard(shard)
         return {
             one.node: (one.applied_index, f"none: {one.error}")
             if one.state_hash is None
-            else (told.index, one.state_hash)
-            for one in told.replicas
+            else (reported.index, one.state_hash)
+            for one in reported.replicas
         }
 
     # --- damage -------------------------------------------------------------------------------------------------

@@ -80,14 +80,14 @@ def holdfast_soon(*arguments: str) -> Any:
     """The same, once it succeeds: what shows the state of a cluster does not while a leader is being elected."""
     found: list[Any] = []
 
-    def look() -> bool:
+    def poll() -> bool:
         command = [sys.executable, "-m", "holdfast.cli", *arguments, "--json"]
         done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
         if done.returncode == 0:
             found.append(json.loads(done.stdout))
         return done.returncode == 0
 
-    wait_until(look, f"holdfast {' '.join(arguments)} to succeed")
+    wait_until(poll, f"holdfast {' '.join(arguments)} to succeed")
     return found[0]
 
 
@@ -97,10 +97,10 @@ def holdfast_soon(*arguments: str) -> Any:
 def membership(cluster: Cluster, shard: int = 0) -> Membership:
     """As the leader has it."""
 
-    def look() -> list[Membership]:
+    def poll() -> list[Membership]:
         return [one.membership for one in cluster.replicas(shard).values() if one.role is ReplicaRole.LEADER]
 
-    return wait_until(look, f"a leader that says who belongs to shard {shard}")[0]
+    return wait_until(poll, f"a leader that says who belongs to shard {shard}")[0]
 
 
 def identity(cluster: Cluster, name: str) -> str:
@@ -113,22 +113,22 @@ def wait_for_members(cluster: Cluster, shards: int = 1) -> None:
     """Returns once the voters are the nodes as they are now, nobody is learning, and all of them have caught up."""
     wanted = tuple(sorted(identity(cluster, name) for name in cluster.names))
 
-    def look() -> bool:
+    def poll() -> bool:
         now = [membership(cluster, shard) for shard in range(shards)]
         return {(one.voters, one.learners) for one in now} == {(wanted, ())}
 
-    wait_until(look, "the voters to be the nodes that are there", deadline_s=2 * DEADLINE_S)
+    wait_until(poll, "the voters to be the nodes that are there", deadline_s=2 * DEADLINE_S)
     cluster.wait_whole()
 
 
 def assert_equal_states(cluster: Cluster, shard: int = 0) -> None:
-    def look() -> dict[str, tuple[int, str]]:
+    def poll() -> dict[str, tuple[int, str]]:
         found = cluster.hashes(shard)
         assert set(found) == set(cluster.names)
         # A replica that was sent a snapshot meanwhile has passed the place without a look.
-        return found if not any(told.startswith("none: ") for _, told in found.values()) else {}
+        return found if not any(reported.startswith("none: ") for _, reported in found.values()) else {}
 
-    hashes = wait_until(look, f"the hashes of shard {shard}")
+    hashes = wait_until(poll, f"the hashes of shard {shard}")
     assert len(set(hashes.values())) == 1, hashes
 
 
@@ -136,11 +136,11 @@ def wait_caught_up(cluster: Cluster, name: str) -> None:
     """Returns once a node has applied everything that is committed now."""
     newest = max(one.commit_index for one in cluster.replicas().values())
 
-    def look() -> bool:
+    def poll() -> bool:
         replica = cluster.replicas().get(name)
         return replica is not None and replica.applied_index >= newest
 
-    wait_until(look, f"{name} to have applied entry {newest}")
+    wait_until(poll, f"{name} to have applied entry {newest}")
 
 
 def incoming_bytes(cluster: Cluster, name: str) -> int:

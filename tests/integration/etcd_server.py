@@ -123,7 +123,7 @@ class Watcher:
     """A watch that writes down all it is told."""
 
     def __init__(self) -> None:
-        self.told: list[Changes] = []
+        self.reported: list[Changes] = []
         self.error: BaseException | None = None
         self._news = asyncio.Event()
 
@@ -132,18 +132,18 @@ class Watcher:
         """Revision, key, and value or None for a delete, in the order they came."""
         return [
             (change.row.mod_revision, change.row.key, None if change.is_delete else change.row.value)
-            for changes in self.told
+            for changes in self.reported
             for change in changes.changes
         ]
 
     @property
     def revision(self) -> int:
-        return self.told[-1].revision if self.told else 0
+        return self.reported[-1].revision if self.reported else 0
 
     async def run(self, etcd: Etcd, prefix: bytes, after_revision: int) -> None:
         try:
             async for changes in etcd.watch(prefix, after_revision):
-                self.told.append(changes)
+                self.reported.append(changes)
                 self._news.set()
         except Exception as error:  # noqa: BLE001  # for `until` to show
             self.error = error

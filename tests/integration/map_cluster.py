@@ -162,8 +162,8 @@ class MapCluster:
     def replicas(self) -> dict[tuple[int, str], ReplicaInfo]:
         """By shard and node: what the node says of its replica. Nodes that do not answer are left out."""
         reports = self.onlooker.describe_nodes(timeout_s=2)
-        told = {report.name: report.node.replicas for report in reports if report.node is not None}
-        return {(one.shard, name): one for name, replicas in told.items() for one in replicas}
+        reported = {report.name: report.node.replicas for report in reports if report.node is not None}
+        return {(one.shard, name): one for name, replicas in reported.items() for one in replicas}
 
     def leader(self, shard: int) -> str:
         """In the newest term; empty if nobody leads."""
@@ -239,13 +239,13 @@ def _alive(info: ClusterInfo) -> list[str]:
 def until(condition: Callable[[], object], what: str, deadline_s: float = 3 * DEADLINE_S) -> None:
     """Looks less often than `wait_until`: a look at a cluster asks all of its nodes, and they have other work."""
 
-    def look() -> bool:
+    def poll() -> bool:
         if condition():
             return True
         time.sleep(LOOK_EVERY_S)
         return False
 
-    wait_until(look, what, deadline_s=deadline_s)
+    wait_until(poll, what, deadline_s=deadline_s)
 
 
 def apply_plan(operator: Client, plan: Plan) -> None:

@@ -42,11 +42,11 @@ def claim_all(client: Client, queues: Sequence[str], count: int) -> list[Claimed
     """So many tasks, and one look for more."""
     claims: list[ClaimedTask] = []
 
-    def look() -> bool:
+    def poll() -> bool:
         claims.extend(client.reserve(queues, max_tasks=count, worker="w", wait_ms=1000))
         return len(claims) >= count
 
-    wait_until(look, f"{count} tasks")
+    wait_until(poll, f"{count} tasks")
     return [*claims, *client.reserve(queues, max_tasks=count, worker="w")]
 
 
@@ -56,7 +56,7 @@ class MapLoad:
 
     queues: Sequence[str]
     accepted: dict[str, str] = field(default_factory=dict)  # payload to task id
-    told: list[tuple[str, str]] = field(default_factory=list)  # the same in order: can be read while it grows
+    reported: list[tuple[str, str]] = field(default_factory=list)  # the same in order: can be read while it grows
     claimed: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # payload to task ids
     acks: Counter[str] = field(default_factory=Counter)  # by task id: how often an ack was accepted
     failures: list[BaseException] = field(default_factory=list)
@@ -68,7 +68,7 @@ class MapLoad:
     # --- work -------------------------------------------------------------------------------------------------
 
     def produce(self, client: Client, kind: str) -> None:
-        """`kind`: "own" request ids, of which one in four was used before; "made-up" ones of the client; or "none"."""
+        """`kind`: "own" request ids, of which one in four was used before; "automatic" ones; or "none"."""
         chance = random.Random(0)
         while not self._ends.wait(PAUSE_S):
             queue = self.queues[next(self._numbers) % len(self.queues)]
@@ -89,14 +89,14 @@ class MapLoad:
 
     def _task(self, queue: str, kind: str) -> NewTask:
         payload = f"{kind}-{next(self._numbers)}"
-        request_id = {"own": payload, "made-up": None, "none": ""}[kind]
+        request_id = {"own": payload, "automatic": None, "none": ""}[kind]
         return NewTask(queue, "t", payload.encode(), request_id=request_id)
 
     def _take(self, task: NewTask, outcome: Accepted) -> None:
         payload = task.payload.decode()
         first = self.accepted.setdefault(payload, outcome.task_id)
         if not outcome.duplicate:
-            self.told.append((payload, outcome.task_id))
+            self.reported.append((payload, outcome.task_id))
         if first != outcome.task_id:
             self.failures.append(AssertionError(f"{payload} is {first} and {outcome.task_id}"))
         if task.request_id and not outcome.duplicate:

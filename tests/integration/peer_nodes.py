@@ -23,11 +23,11 @@ DIGEST = b"the list"
 NAMES = ("n1", "n2", "n3")
 
 
-async def until(look: Callable[[], object], what: str) -> None:
-    """Returns once `look` returns something true."""
+async def until(poll: Callable[[], object], what: str) -> None:
+    """Returns once `poll` returns something true."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + DEADLINE_S
-    while not look():
+    while not poll():
         if loop.time() > give_up_s:
             raise AssertionError(f"Expected {what} within {DEADLINE_S:g} s, but it did not happen.")
         await asyncio.sleep(LOOK_EVERY_S)
@@ -72,14 +72,14 @@ def pair(ports: Mapping[str, int]) -> Mapping[str, int]:
 
 
 class PeerNode:
-    """A transport, everything that it handed on, and whether it says that it is blank."""
+    """A transport, everything that it handed on, and whether it says that it is empty."""
 
     def __init__(self, name: str, ports: Mapping[str, int], *, number: int = 0, **settings: Any) -> None:
         self.name = name
         self.port = ports[name]
         self.frames: list[tuple[str, bytes]] = []
         self.changes = 0
-        self.is_blank = True
+        self.is_empty = True
         self.on_frame: Callable[[], None] = lambda: None
         own_id = node_id(number or 1 + NAMES.index(name))
         self.identity = identity_of(name, own_id)
@@ -126,7 +126,7 @@ async def meet(*nodes: PeerNode) -> None:
     await until(lambda: all(one.hears(other) for one, other in pairs), "the nodes to be connected")
 
 
-class Stranger:
+class UnknownPeer:
     """Somebody on the network who says what a test wants."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,9 +190,9 @@ class Listener:
     """A stranger where a node was expected: takes connections in and hands them to the test."""
 
     def __init__(self) -> None:
-        self._arrived: asyncio.Queue[Stranger] = asyncio.Queue()
+        self._arrived: asyncio.Queue[UnknownPeer] = asyncio.Queue()
         self._server: asyncio.Server | None = None
-        self._taken: list[Stranger] = []
+        self._taken: list[UnknownPeer] = []
 
     @classmethod
     async def at(cls, port: int) -> Self:
@@ -201,10 +201,10 @@ class Listener:
         return self
 
     def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._taken.append(Stranger(reader, writer))
+        self._taken.append(UnknownPeer(reader, writer))
         self._arrived.put_nowait(self._taken[-1])
 
-    async def next(self) -> Stranger:
+    async def next(self) -> UnknownPeer:
         async with asyncio.timeout(DEADLINE_S):
             return await self._arrived.get()
 
@@ -214,13 +214,13 @@ class Listener:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for stranger in self._taken:
-            await stranger.leave()
+        for unknown_peer in self._taken:
+            await unknown_peer.leave()
         await self._server.wait_closed()
 
 
 def hello_of(name: str, receiver: str, *, number: int = 0, cluster: str = CLUSTER, digest: bytes = DIGEST) -> Hello:
-    return Hello(cluster, digest, name, node_id(number or 99), receiver, blank=True)
+    return Hello(cluster, digest, name, node_id(number or 99), receiver, empty=True)
 
 
 async def main() -> None:

@@ -36,14 +36,14 @@ _END_S = 10.0
 class ForkedServer:
     """As much of a `subprocess.Popen` as tests need."""
 
-    def __init__(self, told: int) -> None:
-        self._told = told
+    def __init__(self, reported: int) -> None:
+        self._reported = reported
         self._lock = threading.Lock()
         self._exit_code: int | None = None
         self.pid = self._next_number()
 
     def __del__(self) -> None:
-        os.close(self._told)
+        os.close(self._reported)
 
     def poll(self) -> int | None:
         """Its exit code as `Popen` tells it; None while it runs."""
@@ -54,9 +54,9 @@ class ForkedServer:
 
     def wait(self, timeout: float | None = None) -> int:
         if self._exit_code is None:
-            looks = select.poll()
-            looks.register(self._told, select.POLLIN)
-            if not looks.poll(None if timeout is None else timeout * 1000):
+            polls = select.poll()
+            polls.register(self._reported, select.POLLIN)
+            if not polls.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(f"server {self.pid}", timeout or 0.0)
         with self._lock:
             if self._exit_code is None:
@@ -71,9 +71,9 @@ class ForkedServer:
         self.send_signal(signal.SIGKILL)
 
     def _next_number(self) -> int:
-        told = os.read(self._told, _NUMBER.size)
-        assert told, "the process that forks servers has ended; it said why on standard error"
-        number: int = _NUMBER.unpack(told)[0]
+        reported = os.read(self._reported, _NUMBER.size)
+        assert reported, "the process that forks servers has ended; it said why on standard error"
+        number: int = _NUMBER.unpack(reported)[0]
         return number
 
 
@@ -90,12 +90,12 @@ class _Parent:
     def fork(self, arguments: Sequence[str], env: Mapping[str, str], directory: Path, log: IO[bytes]) -> ForkedServer:
         request = json.dumps({"arguments": list(arguments), "env": dict(env), "directory": str(directory)}).encode()
         assert len(request) <= _REQUEST_BYTES_MAX
-        told, tells = os.pipe()
+        reported, tells = os.pipe()
         try:
             socket.send_fds(self._socket, [request], [log.fileno(), tells])
         finally:
             os.close(tells)
-        return ForkedServer(told)
+        return ForkedServer(reported)
 
     def _close(self) -> None:
         self._socket.close()

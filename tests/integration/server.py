@@ -26,11 +26,11 @@ T = TypeVar("T")
 DEFAULTS: dict[str, object] = {"segment_bytes": 8 * 1024 * 1024, "free_bytes_min": 0}
 
 
-def wait_until(look: Callable[[], T], what: str, *, deadline_s: float = DEADLINE_S) -> T:
-    """The first true value that `look` returns. Blocks: in asynchronous tests call it in a thread."""
+def wait_until(poll: Callable[[], T], what: str, *, deadline_s: float = DEADLINE_S) -> T:
+    """The first true value that `poll` returns. Blocks: in asynchronous tests call it in a thread."""
     give_up = time.monotonic() + deadline_s
     while True:
-        found = look()
+        found = poll()
         if found:
             return found
         if time.monotonic() > give_up:

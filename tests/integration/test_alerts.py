@@ -82,9 +82,9 @@ async def test_a_queue_with_too_many_dead_letters_is_told_once(make_server: Make
             failed = "holdfast_webhooks_failed_total"
             await asyncio.to_thread(wait_until, lambda: server.metric(failed), "the failure to be counted")
             assert server.metric(failed) == 1.0
-    (told,) = receiver.got
-    assert told.pop("at_ms") > 0
-    assert told == {"queue": "mail", "shard": 0, "dead": 3, "threshold": 3}
+    (reported,) = receiver.got
+    assert reported.pop("at_ms") > 0
+    assert reported == {"queue": "mail", "shard": 0, "dead": 3, "threshold": 3}
     assert [alert["queue"] for alert in server.events("dead_letter_alert")] == ["bills", "mail"]
     assert server.events("webhook_failed")[0]["host"] == "127.0.0.1"
     assert SECRET not in server.whole_log_text
@@ -101,7 +101,7 @@ async def test_a_leader_that_begins_tells_what_is_on(make_server: MakeServer, re
     receiver.got.clear()
     server.start()
     await asyncio.to_thread(wait_until, lambda: receiver.got, "the alert")
-    assert [told["dead"] for told in receiver.got] == [2]
+    assert [reported["dead"] for reported in receiver.got] == [2]
 
 
 async def test_an_alert_that_is_lost_with_its_server_is_told_by_the_next(make_server: MakeServer) -> None:
@@ -118,7 +118,7 @@ async def test_an_alert_that_is_lost_with_its_server_is_told_by_the_next(make_se
     with listening(port) as receiver:
         server.start()
         await asyncio.to_thread(wait_until, lambda: receiver.got, "the alert")
-        assert [(told["queue"], told["dead"]) for told in receiver.got] == [("mail", 2)]
+        assert [(reported["queue"], reported["dead"]) for reported in receiver.got] == [("mail", 2)]
         server.close()
 
 

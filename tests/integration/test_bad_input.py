@@ -46,7 +46,7 @@ class Scene:
             self.claimed = pb.ClaimRef(task_id=claim.task_id, token=claim.token >> 64, secret=claim.token & SECRET_MAX)
             self.ready_id = (await client.enqueue(ready)).task_id
 
-    async def look(self, wire: Wire) -> tuple[object, ...]:
+    async def poll(self, wire: Wire) -> tuple[object, ...]:
         """Everything a change would show in: counters, both tasks, and the number of entries in the log."""
         queues = await wire.call("QueueStats", pb.QueueStatsRequest(queues=[QUEUE, "a", "new"]))
         assert isinstance(queues, bytes)
@@ -259,7 +259,7 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
 async def test_a_bad_call_is_refused(
     scene: Scene, wire: Wire, method: str, request_: Message | bytes, reason: str, field: str
 ) -> None:
-    before = await scene.look(wire)
+    before = await scene.poll(wire)
     refused = await wire.call(method, request_)
     assert isinstance(refused, Refusal)
     assert (refused.reason, refused.field, refused.domain) == (reason, field, "holdfast")
@@ -267,15 +267,15 @@ async def test_a_bad_call_is_refused(
     assert refused.violations == ((field,) if field else ())
     assert refused.message.startswith("Expected ")
     assert refused.retry_after_ms == 0, "trying again cannot help"
-    assert await scene.look(wire) == before
+    assert await scene.poll(wire) == before
 
 
 async def test_a_call_beyond_all_limits_is_refused_by_the_transport(scene: Scene, wire: Wire) -> None:
-    before = await scene.look(wire)
+    before = await scene.poll(wire)
     refused = await wire.call("Enqueue", pb.EnqueueRequest(tasks=[spec(payload=bytes(MIB))] * 17))
     assert isinstance(refused, Refusal)
     assert refused.code == "RESOURCE_EXHAUSTED"
-    assert await scene.look(wire) == before
+    assert await scene.poll(wire) == before
 
 
 # --- single items that are refused in their place -----------------------------------------------------------------
@@ -361,7 +361,7 @@ async def test_a_bad_task_is_refused(
     scene: Scene, wire: Wire, made: pb.TaskSpec | Callable[[], pb.TaskSpec], reason: str, field: str
 ) -> None:
     bad = made if isinstance(made, pb.TaskSpec) else made()
-    before = await scene.look(wire)
+    before = await scene.poll(wire)
     answer = await wire.call("Enqueue", pb.EnqueueRequest(tasks=[bad]))
     assert isinstance(answer, bytes)
     [outcome] = pb.EnqueueResponse.FromString(answer).outcomes
@@ -373,7 +373,7 @@ async def test_a_bad_task_is_refused(
     assert isinstance(answer, bytes)
     [acked] = pb.AckResponse.FromString(answer).outcomes
     check(acked.rejection, reason, f"items[0].follow_ups[1].{field}")
-    assert await scene.look(wire) == before
+    assert await scene.poll(wire) == before
 
 
 def check(rejection: pb.Rejection, reason: str, field: str) -> None:
@@ -414,7 +414,7 @@ async def test_a_bad_claim_is_refused(
     scene: Scene, wire: Wire, make: Callable[[pb.ClaimRef], pb.ClaimRef], reason: str, field: str
 ) -> None:
     ref = make(scene.claimed)
-    before = (await scene.look(wire))[:-1]  # a well-formed refusal may pass through the log
+    before = (await scene.poll(wire))[:-1]  # a well-formed refusal may pass through the log
     entries_before = scene.server.entries_written
     for method, request, place in (
         ("Ack", pb.AckRequest(items=[pb.AckItem(claim=ref)]), "items[0].claim"),
@@ -426,7 +426,7 @@ async def test_a_bad_claim_is_refused(
         assert isinstance(answer, bytes)
         response: Any = getattr(pb, f"{method}Response").FromString(answer)
         check(response.outcomes[0].rejection, reason, f"{place}.{field}" if field else "")
-    assert (await scene.look(wire))[:-1] == before
+    assert (await scene.poll(wire))[:-1] == before
     if field:
         assert scene.server.entries_written == entries_before
 
@@ -478,7 +478,7 @@ SETTLEMENTS: list[tuple[str, str, Callable[[pb.ClaimRef], Message], str, str]] =
 async def test_a_bad_item_is_refused(
     scene: Scene, wire: Wire, method: str, make: Callable[[pb.ClaimRef], Message], reason: str, field: str
 ) -> None:
-    before = await scene.look(wire)
+    before = await scene.poll(wire)
     answer = await wire.call(method, make(scene.claimed))
     assert isinstance(answer, bytes)
     names = {
@@ -488,7 +488,7 @@ async def test_a_bad_item_is_refused(
     response: Any = names.get(method, getattr(pb, f"{method}Response")).FromString(answer)
     [outcome] = response.outcomes
     check(outcome.rejection, reason, field)
-    assert await scene.look(wire) == before
+    assert await scene.poll(wire) == before
 
 
 # --- good and bad together ----------------------------------------------------------------------------------------

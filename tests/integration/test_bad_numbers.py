@@ -169,18 +169,18 @@ async def test_a_number_that_makes_no_sense_is_refused_by_the_name_of_its_field(
     client: AsyncClient, queue: str, name: str
 ) -> None:
     case = CASES[name]
-    told: dict[str, object] = {}
+    reported: dict[str, object] = {}
     for kind, value in VALUES.items():
         if kind in case.good:
             continue
         try:
-            told[kind] = await case.call(client, queue, value)
+            reported[kind] = await case.call(client, queue, value)
         except InvalidArgument as refused:
-            told[kind] = refused.field
+            reported[kind] = refused.field
             assert refused.field in str(refused)
         except Exception as other:  # noqa: BLE001 - to be shown with all others of the case
-            told[kind] = other
-    assert told == {kind: case.field for kind in VALUES if kind not in case.good}
+            reported[kind] = other
+    assert reported == {kind: case.field for kind in VALUES if kind not in case.good}
 
 
 async def test_a_limit_without_an_end_is_as_good_as_any(client: AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""How a cluster begins: three blank nodes in any order and none missing, over TLS, or one node that gets company."""
+"""How a cluster begins: three empty nodes in any order and none missing, over TLS, or one node that gets company."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def test_nothing_begins_before_all_are_there(cluster: Cluster, queue: str) -> No
         # Ready by itself: it must not wait for the others, who would wait for it.
         assert (node.get("/livez")[0], node.get("/readyz")[0]) == (200, 200)
     check_they_say_that_they_wait(cluster)
-    # Restarted, it is as blank as it was, and there have been several attempts by now.
+    # Restarted, it is as empty as it was, and there have been several attempts by now.
     cluster.nodes["n3"].stop()
     cluster.start_node("n3")
     wait_connected(cluster, "n1", "n3")
@@ -141,9 +141,13 @@ def check_each_shard_has_its_own(cluster: Cluster, queue: str) -> None:
         assert isinstance(refusal, Refusal)
         return refusal if "leader" in refusal.metadata else None
 
-    told = wait_until(names_leader, f"{follower} to know who leads shard 1")
-    assert told is not None
-    assert (told.reason, told.metadata["shard"], told.metadata["leader"]) == ("NOT_LEADER", "1", leader.address)
+    reported = wait_until(names_leader, f"{follower} to know who leads shard 1")
+    assert reported is not None
+    assert (reported.reason, reported.metadata["shard"], reported.metadata["leader"]) == (
+        "NOT_LEADER",
+        "1",
+        leader.address,
+    )
     refusal = raw_call(leader.address, "Tasks/QueueStats", asked, shard=2)
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.reason) == ("NOT_FOUND", "SHARD_NOT_FOUND")

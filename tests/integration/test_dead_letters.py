@@ -74,9 +74,9 @@ async def test_a_retried_letter_has_fresh_budgets(client: AsyncClient, queue: st
 async def test_a_discarded_letter_is_gone(client: AsyncClient, queue: str) -> None:
     task_id = await kill_task(client, queue)
     await client.discard_dead_letter(task_id)
-    for look in (client.get_task(task_id), client.get_dead_letter(task_id)):
+    for poll in (client.get_task(task_id), client.get_dead_letter(task_id)):
         with pytest.raises(NotFound):
-            await look
+            await poll
     assert (await client.list_dead_letters(queue)).tasks == ()
     [again] = await client.discard_dead_letters([task_id])
     assert isinstance(again, NotFound)
@@ -190,6 +190,6 @@ async def test_letters_that_die_again_meanwhile_are_left_alone(
         return page
 
     monkeypatch.setattr(client, "list_dead_letters", kill_and_list)
-    told = await client.retry_dead_letters_where(queue, batch_size=2)
-    assert told == DeadLetterProgress(found=5, done=5)
+    reported = await client.retry_dead_letters_where(queue, batch_size=2)
+    assert reported == DeadLetterProgress(found=5, done=5)
     assert listed == ids

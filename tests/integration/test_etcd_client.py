@@ -152,7 +152,7 @@ async def test_a_watch_tells_what_was_and_what_comes(either: Kind, prefix: bytes
     await put(etcd, b"not of " + prefix)
     async with watching(etcd, prefix, before) as watcher, watching(etcd, prefix, before - 1) as earlier:
         await watcher.until(lambda it: len(it.events) == 2)
-        [both] = [changes for changes in watcher.told if changes.changes]
+        [both] = [changes for changes in watcher.reported if changes.changes]
         assert both.revision == revision
         assert [change.row for change in both.changes] == [
             Row(two, b"b", revision, revision, 0),
@@ -160,7 +160,7 @@ async def test_a_watch_tells_what_was_and_what_comes(either: Kind, prefix: bytes
         ]
         gone = await delete(etcd, two)
         await watcher.until(lambda it: len(it.events) == 3)
-        [change] = [change for changes in watcher.told for change in changes.changes if change.is_delete]
+        [change] = [change for changes in watcher.reported for change in changes.changes if change.is_delete]
         assert change.row == Row(two, b"", 0, gone, 0)
         assert watcher.revision >= gone
         await earlier.until(lambda it: len(it.events) == 4)
@@ -283,7 +283,7 @@ async def test_a_watch_that_catches_up_gets_large_changes_whole(client: EtcdClie
         assert [(revision, key) for revision, key, _ in watcher.events] == [
             (revision, key) for revision, keys in expected for key in keys
         ]
-        ends = [changes.changes[-1].row.key for changes in watcher.told if changes.changes]
+        ends = [changes.changes[-1].row.key for changes in watcher.reported if changes.changes]
         assert all(key.endswith(b"/099") for key in ends), "a revision came in parts"
 
 
@@ -379,7 +379,7 @@ async def test_a_silent_member_is_left_for_another(
             member.kill()
 
 
-async def test_silence_ends_a_commit_with_doubt_and_a_lease_in_time(own_server: EtcdProcess, prefix: bytes) -> None:
+async def test_silence_ends_a_commit_as_unknown_and_a_lease_in_time(own_server: EtcdProcess, prefix: bytes) -> None:
     client = EtcdClient([own_server.endpoint], timeout_s=WAIT_S)
     lease = await client.grant(3)
     keeping = asyncio.create_task(client.keep_alive(lease, 3))
@@ -388,8 +388,8 @@ async def test_silence_ends_a_commit_with_doubt_and_a_lease_in_time(own_server: 
     client._timeout_s = client._attempt_s = 0.5  # only now: what is to be answered has time
     paused_s = time.monotonic()
     with stalls() as stalled:
-        doubtful = fails_within(10, put(client, prefix, b"doubtful"), OutcomeUnknownError)
-        _, said = await asyncio.gather(doubtful, fails_within(10, client.get(prefix), EtcdUnavailableError))
+        unknown = fails_within(10, put(client, prefix, b"unknown"), OutcomeUnknownError)
+        _, said = await asyncio.gather(unknown, fails_within(10, client.get(prefix), EtcdUnavailableError))
         assert "did not answer" in said
         assert "not answered" in await fails_within(10, keeping, LeaseLostError)
     assert time.monotonic() - paused_s - stalled.seconds < 3.5, "etcd may have let it go after 3 s"
@@ -522,7 +522,7 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
     certified: Certified, prefix: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No call fails for it, and a watch goes on where it is."""
-    monkeypatch.setattr(reloading, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(reloading, "POLL_SECONDS", 0.0)
     paths = tmp_path / "mine.pem", tmp_path / "mine.key"
 
     def use(issued: tuple[Path, Path]) -> None:

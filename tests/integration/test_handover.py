@@ -81,12 +81,12 @@ def _wait_held_back(client: Client, name: str, goes: str) -> None:
     """Until a node is told that all shards keep it because another one goes; it is never let go meanwhile. A shard that
     is being handed over has no leader for a moment, which is another reason."""
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         view = client.hand_over_node(name)
         assert set(view.held_back) == set(range(SHARDS))
         return all(f"{goes} is about to be stopped" in why for why in view.held_back.values())
 
-    until(is_told, f"{name} to wait for {goes}")
+    until(is_reported, f"{name} to wait for {goes}")
 
 
 def test_of_all_that_want_to_stop_at_the_same_moment_one_goes_after_the_other(cluster: MapCluster) -> None:

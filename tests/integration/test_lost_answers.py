@@ -28,7 +28,7 @@ async def _enqueue_and_close(producer: AsyncClient, tasks: list[NewTask]) -> lis
         return await producer.enqueue_many(tasks)
 
 
-async def test_made_up_ids_make_one_task_each(shared_server: ServerProcess, client: AsyncClient, queue: str) -> None:
+async def test_automatic_keys_make_one_task_each(shared_server: ServerProcess, client: AsyncClient, queue: str) -> None:
     with Proxy(shared_server.port) as proxy:
         outcomes = await (await send_and_lose_the_answer(proxy, client, queue, [NewTask(queue, "t")] * 3))
     accepted = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]

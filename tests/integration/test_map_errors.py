@@ -24,7 +24,7 @@ from holdfast.cluster.etcd.client import EtcdClient
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.records import FORMAT, QueueRecord, ShardRecord
 from holdfast.cluster.map.store import MapStore
-from holdfast.proto.v1 import backups_pb2, couriers_pb2
+from holdfast.proto.v1 import backups_pb2, broker_calls_pb2
 from holdfast.routing.groups import RANDOM_BITS, incarnation_of, mapped_group
 from tests.integration.cluster import HOST, SETTINGS, NodeProcess, free_ports
 from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
@@ -301,9 +301,10 @@ def test_strangers_neither_restore_a_cluster_that_works_nor_speak_as_brokers(clu
     copy = backups_pb2.QueueRecordCopy(queue="restored", record=QueueRecord().encode())
     file = backups_pb2.RestoreFile(name="CURRENT", size_bytes=1)
     state = backups_pb2.RestoreShardRequest(id=1, index=1, term=1, files=backups_pb2.RestoreFiles(files=[file]))
-    letters = couriers_pb2.ReceiveTasksRequest(source_shard=1, source_incarnation=1, first_sequence=1000)
-    letters.letters.add().task.CopyFrom(enqueue_request("q").tasks[0])
-    shares = couriers_pb2.DealSharesRequest(source_shard=1, reports=[couriers_pb2.ShareReport(queue="q")])
+    news = broker_calls_pb2.SettingsNewsRequest()
+    task = broker_calls_pb2.ReceiveTasksRequest(source_shard=1, source_incarnation=1, first_sequence=1000)
+    task.messages.add().task.CopyFrom(enqueue_request("q").tasks[0])
+    shares = broker_calls_pb2.DealSharesRequest(source_shard=1, reports=[broker_calls_pb2.ShareReport(queue="q")])
     for address in (*brokers, router):
         for method, request, reason in (
             ("Backups/RestoreQueues", backups_pb2.RestoreQueuesRequest(queues=[copy]), "RESTORE_REFUSED"),
@@ -314,7 +315,7 @@ def test_strangers_neither_restore_a_cluster_that_works_nor_speak_as_brokers(clu
             assert refused.reason == reason, (address, method)
         for service in ("Couriers", "Tasks", "Shards", "Cluster"):
             for name, call in (
-                ("ReceiveTasks", letters), ("DealShares", shares), ("SettingsNews", couriers_pb2.SettingsNewsRequest()),
+                ("ReceiveTasks", task), ("DealShares", shares), ("SettingsNews", news),
             ):  # fmt: skip
                 refused = raw_call(address, f"{service}/{name}", call, shard=0)
                 assert isinstance(refused, Refusal), (address, service, name)

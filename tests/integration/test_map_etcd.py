@@ -34,7 +34,7 @@ def test_an_outage_of_etcd_stops_neither_tasks_nor_fail_over(cluster: MapCluster
     brokers = ",".join(cluster.broker_addresses)
     queues = queues_of_all_shards("load", SHARDS)
     until(lambda: all(copy_is_whole(cluster, name) for name in cluster.nodes), "all nodes to have a copy of the map")
-    with load_on(cluster, queues, kinds=["own", "made-up"], direct_through=brokers) as load:
+    with load_on(cluster, queues, kinds=["own", "automatic"], direct_through=brokers) as load:
         cluster.etcd.kill()
         gone_s = time.monotonic()
         assert not answers(cluster, cluster.address), "the router misses it at once"

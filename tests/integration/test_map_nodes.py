@@ -44,7 +44,7 @@ def replication_is_kept(cluster: MapCluster) -> Iterator[None]:
     ends, seen = threading.Event(), set[tuple[int, int, int]]()
     before = cluster.info().shards
 
-    def look() -> None:
+    def poll() -> None:
         with Client(cluster.address, timeout_s=DEADLINE_S) as client:
             while not ends.wait(0.05):
                 nodes = [report.node for report in client.describe_nodes(timeout_s=2) if report.node is not None]
@@ -52,7 +52,7 @@ def replication_is_kept(cluster: MapCluster) -> Iterator[None]:
                     seen.add((one.shard, one.membership.version, len(one.membership.voters)))
 
     with ThreadPoolExecutor(1) as threads:
-        looking = threads.submit(look)
+        looking = threads.submit(poll)
         try:
             yield
         finally:
@@ -100,8 +100,8 @@ def have_five(cluster: MapCluster) -> None:
     while len(cluster.nodes) < 5:
         cluster.add_node()
     with Client(cluster.address, timeout_s=DEADLINE_S) as router:
-        for look in (cluster.info, router.describe_cluster):  # whoever makes plans knows them, too
-            until(lambda look=look: sum(node.is_alive for node in look().nodes) == 5, "five nodes")  # type: ignore[misc]
+        for poll in (cluster.info, router.describe_cluster):  # whoever makes plans knows them, too
+            until(lambda poll=poll: sum(node.is_alive for node in poll().nodes) == 5, "five nodes")  # type: ignore[misc]
 
 
 # --- scenes -------------------------------------------------------------------------------------------------------

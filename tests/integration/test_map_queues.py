@@ -17,7 +17,7 @@ from holdfast.client import (
     TaskError,
     TaskState,
 )
-from holdfast.proto.v1 import couriers_pb2
+from holdfast.proto.v1 import broker_calls_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task
@@ -54,10 +54,10 @@ def settle(client: Client, queue: str, generation: int) -> None:
 
 def shards_of(load: MapLoad, kind: str, since: int = 0) -> set[int | None]:
     """Where tasks of this kind are that were accepted after the first so many."""
-    return {shard_of_task(task_id) for payload, task_id in load.told[since:] if payload.startswith(kind)}
+    return {shard_of_task(task_id) for payload, task_id in load.reported[since:] if payload.startswith(kind)}
 
 
-def made_up(cluster: MapCluster, queue: str, request_id: str) -> pb.EnqueueResponse:
+def automatic(cluster: MapCluster, queue: str, request_id: str) -> pb.EnqueueResponse:
     """One enqueue, as a client sends it that made the id up itself."""
     request = enqueue_request(queue, request_id)
     request.tasks[0].payload = request_id.encode()
@@ -70,22 +70,22 @@ def test_a_queue_is_spread_and_sent_home_under_load(cluster: MapCluster, client:
     """Three kinds of producers, each through the router and direct; every fourth request with an id was made before."""
     queue = "hot"
     home = home_shard(queue, SHARDS)
-    with load_on(cluster, [queue], kinds=["own", "made-up", "none"]) as load:
+    with load_on(cluster, [queue], kinds=["own", "automatic", "none"]) as load:
         assert shards_of(load, "") == {home}
         assert len(client.set_queue(queue, spread=SHARDS).route.shards) == SHARDS
         settle(client, queue, 1)
         until(lambda: len(shards_of(load, "none")) == SHARDS, "tasks without ids on every shard")
-        until(lambda: len(shards_of(load, "made-up")) > 1, "tasks with made-up ids on several shards")
+        until(lambda: len(shards_of(load, "automatic")) > 1, "tasks with automatic ids on several shards")
         load.wait_for(50)
         load.working.clear()
         until(lambda: ready_shards(load) == set(range(SHARDS)), "tasks that wait on every shard")
-        first = [made_up(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted for n in range(20)]
+        first = [automatic(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted for n in range(20)]
         assert len({shard_of_task(one.task_id) for one in first}) > 1
         assert client.set_queue(queue, home=True).route.draining == tuple(set(range(SHARDS)) - {home})
         settle(client, queue, 2)
         check_old_tasks_are_seen(client, load, queue)
         # A retry of a call that was made before the change finds its task where it is.
-        again = [made_up(cluster, queue, f"~1.key{n}.0") for n in range(20)]
+        again = [automatic(cluster, queue, f"~1.key{n}.0") for n in range(20)]
         assert [one.outcomes[0].accepted.task_id for one in again] == [one.task_id for one in first]
         assert all(one.outcomes[0].accepted.duplicate for one in again)
         assert again[0].generations[queue] == 2, "and hears of the change"
@@ -93,22 +93,22 @@ def test_a_queue_is_spread_and_sent_home_under_load(cluster: MapCluster, client:
         load.wait_for(50)
         until(lambda: route_of(client, queue).draining == (), "the other shards to be drained")
         assert route_of(client, queue).shards == (home,)
-        late = len(load.told)
+        late = len(load.reported)
         load.wait_for(30)
         assert shards_of(load, "", since=late) == {home}
         # After all that they are the same tasks still.
-        last = [made_up(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted.task_id for n in range(20)]
+        last = [automatic(cluster, queue, f"~1.key{n}.0").outcomes[0].accepted.task_id for n in range(20)]
         assert last == [one.task_id for one in first]
     load.check(cluster)
 
 
 def ready_shards(load: MapLoad) -> set[int | None]:
     """Where tasks are that nobody has claimed yet."""
-    return {shard_of_task(task_id) for payload, task_id in load.told[:] if payload not in load.claimed}
+    return {shard_of_task(task_id) for payload, task_id in load.reported[:] if payload not in load.claimed}
 
 
 def check_old_tasks_are_seen(client: Client, load: MapLoad, queue: str) -> None:
-    waiting = sum(payload not in load.claimed for payload, _ in load.told[:])
+    waiting = sum(payload not in load.claimed for payload, _ in load.reported[:])
     assert client.queue_stats(queue).ready >= waiting
 
 
@@ -316,7 +316,7 @@ def test_totals_never_fall(cluster: MapCluster, client: Client, direct: bool) ->
 def test_which_dead_letters_are_meant_is_decided_by_each_shard(
     cluster: MapCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clocks of clients may be wrong, and letters may come while they are gone through."""
+    """The clocks of clients may be wrong, and dead letters may come while they are gone through."""
     queue, count = "timeless", 12
     client.set_queue(queue, spread=2)
     settle(client, queue, 1)
@@ -339,8 +339,10 @@ def test_which_dead_letters_are_meant_is_decided_by_each_shard(
             assert each.retry_dead_letters_where(queue, dry_run=True, batch_size=2).found == count
         monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 60_000_000_000)
         for each in (client, direct):
-            told = each.retry_dead_letters_where(queue, batch_size=2, progress=lambda _told: kill_what_waits(worker))
-            assert (told.found, told.done) == (count, count)
+            reported = each.retry_dead_letters_where(
+                queue, batch_size=2, progress=lambda _reported: kill_what_waits(worker)
+            )
+            assert (reported.found, reported.done) == (count, count)
 
 
 def test_a_follow_up_with_a_taken_id_is_a_dead_letter_where_it_lives(client: Client) -> None:
@@ -363,18 +365,18 @@ def test_a_follow_up_with_a_taken_id_is_a_dead_letter_where_it_lives(client: Cli
 
 
 def test_what_brokers_tell_each_other_is_closed_to_clients(cluster: MapCluster, client: Client) -> None:
-    """Letters of a forged number would make a shard take all genuine ones before it for received."""
+    """Messages of a forged number would make a shard take all genuine ones before it for received."""
     near = "closed.0"
     far = next(name for n in range(1, 99) if home_shard(name := f"closed.{n}", SHARDS) != home_shard(near, SHARDS))
     source, destination = home_shard(near, SHARDS), home_shard(far, SHARDS)
-    forged = couriers_pb2.ReceiveTasksRequest(
+    forged = broker_calls_pb2.ReceiveTasksRequest(
         cluster_id=client.describe_cluster().cluster_id, destination_shard=destination, source_shard=source,
         source_incarnation=1, first_sequence=1_000_000,
-        letters=[couriers_pb2.Letter(task=pb.TaskSpec(queue=far, type="forged"))],
+        messages=[broker_calls_pb2.OutboxMessage(task=pb.TaskSpec(queue=far, type="forged"))],
     )  # fmt: skip
-    shares = couriers_pb2.DealSharesRequest(
+    shares = broker_calls_pb2.DealSharesRequest(
         cluster_id=forged.cluster_id, destination_shard=destination, source_shard=source,
-        reports=[couriers_pb2.ShareReport(queue=far, what="concurrency", number=2**62)],
+        reports=[broker_calls_pb2.ShareReport(queue=far, what="concurrency", number=2**62)],
     )  # fmt: skip
     for address in (*cluster.broker_addresses, f"{HOST}:{cluster.routers[0].port}"):
         for method, request in (("ReceiveTasks", forged), ("DealShares", shares)):

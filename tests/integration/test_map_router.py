@@ -117,7 +117,7 @@ def move_away(cluster: MapCluster, number: int) -> str:
 
 def test_leaders_that_move_under_load_cost_no_error_and_no_task(cluster: MapCluster) -> None:
     queues = queues_of_all_shards("moved", SHARDS)
-    with load_on(cluster, queues, kinds=["own", "made-up"]) as load:
+    with load_on(cluster, queues, kinds=["own", "automatic"]) as load:
         for shard in (*range(SHARDS), *range(SHARDS)):
             transfer(cluster, shard)
             load.wait_for(20)
@@ -145,7 +145,7 @@ def test_a_leader_that_falls_silent_is_passed_over_in_time(cluster: MapCluster) 
 
 def test_a_router_that_is_killed_is_replaced_by_the_next(cluster: MapCluster) -> None:
     queues = queues_of_all_shards("killed", SHARDS)
-    with load_on(cluster, queues, kinds=["own", "made-up"]) as load:
+    with load_on(cluster, queues, kinds=["own", "automatic"]) as load:
         for router in cluster.routers:
             load.wait_for(20)
             router.kill()
@@ -358,7 +358,7 @@ async def test_hundreds_of_idle_workers_share_a_wait_and_keep_nobody_from_being_
         address = f"{HOST}:{router.port}"
         async with AsyncClient(address, timeout_s=DEADLINE_S) as client, asyncio.timeout(4 * DEADLINE_S):
 
-            async def look(is_so: Callable[[], bool]) -> None:
+            async def wait_until(is_so: Callable[[], bool]) -> None:
                 await asyncio.to_thread(until, is_so, "the router to be so far")
 
             def poll(number: int) -> "asyncio.Task[list[ClaimedTask]]":
@@ -367,7 +367,7 @@ async def test_hundreds_of_idle_workers_share_a_wait_and_keep_nobody_from_being_
 
             await client.set_queue("idle", spread=SHARDS)
             polls = [poll(number) for number in range(workers)]
-            await look(lambda: router.metric("holdfast_router_calls_waiting") == workers)
+            await wait_until(lambda: router.metric("holdfast_router_calls_waiting") == workers)
             assert router.metric("holdfast_router_broker_waits") == SHARDS
             too_many = pb.ReserveRequest(queues=["idle"], max_tasks=1, lease_ms=5000, wait_ms=60_000)
             refusal = await asyncio.to_thread(raw_call, address, "Tasks/Reserve", too_many)
@@ -377,7 +377,7 @@ async def test_hundreds_of_idle_workers_share_a_wait_and_keep_nobody_from_being_
             # A client that may, comes back by itself, and is served when there is room.
             refused = _refusals(router)
             polls.append(poll(workers))
-            await look(lambda: _refusals(router) > refused)
+            await wait_until(lambda: _refusals(router) > refused)
             for count in (workers // 2, workers - workers // 2 + 1):
                 sent = await client.enqueue_many([NewTask("idle", "t") for _ in range(count)])
                 assert all(isinstance(one, Accepted) for one in sent)

@@ -12,7 +12,7 @@ from tests.integration.peer_nodes import (
     HOST,
     Listener,
     PeerNode,
-    Stranger,
+    UnknownPeer,
     body,
     hello_of,
     meet,
@@ -52,7 +52,7 @@ async def test_addresses_may_be_given_before_the_start(ports: Mapping[str, int])
     one.peers.set_addresses(addresses(ports, "n2"))
     async with one, PeerNode("n2", pair(ports)) as two:
         await meet(one, two)
-        async with await Stranger.dial(one.port) as third:
+        async with await UnknownPeer.dial(one.port) as third:
             third.say_hello(hello_of("n3", "n1"))
             assert await third.hear(preface=True) == Refused(Reason.UNKNOWN_NODE)
 
@@ -100,9 +100,9 @@ async def test_a_node_that_moved_is_dialled_where_it_is(ports: Mapping[str, int]
 async def test_a_connection_to_the_old_place_ends_even_if_somebody_answers_there(ports: Mapping[str, int]) -> None:
     """The hello of the old place comes after the address changed, on a connection that was made before."""
     async with PeerNode("n1", pair(ports)) as one, await Listener.at(ports["n2"]) as old:
-        stranger = await old.next()
-        assert isinstance(await stranger.hear(preface=True), Hello)
-        stranger.say_hello(hello_of("n2", "n1"))
+        unknown_peer = await old.next()
+        assert isinstance(await unknown_peer.hear(preface=True), Hello)
+        unknown_peer.say_hello(hello_of("n2", "n1"))
         one.peers.set_addresses({"n2": (HOST, ports["n3"])})
         async with await Listener.at(ports["n3"]) as new:
             there = await new.next()
@@ -111,7 +111,7 @@ async def test_a_connection_to_the_old_place_ends_even_if_somebody_answers_there
             await until(lambda: one.peers.connected(), "n1 to be connected to the new place")
             assert one.peers.send(one.peers.connected()["n2"].identity, body("new"))
             assert body("new") in await there.reader.readexactly(HEAD_BYTES + len(body("new")))
-            await stranger.hear_end()
+            await unknown_peer.hear_end()
 
 
 async def test_the_same_addresses_again_change_nothing(ports: Mapping[str, int]) -> None:
@@ -139,7 +139,7 @@ async def test_an_address_that_goes_and_comes_back_at_once_leaves_one_connection
 
 
 async def test_a_hello_under_way_is_judged_by_the_newest_list(ports: Mapping[str, int]) -> None:
-    async with PeerNode("n1", pair(ports)) as one, await Stranger.dial(ports["n1"]) as late:
+    async with PeerNode("n1", pair(ports)) as one, await UnknownPeer.dial(ports["n1"]) as late:
         one.peers.set_addresses({})
         late.say_hello(hello_of("n2", "n1"))
         assert await late.hear(preface=True) == Refused(Reason.UNKNOWN_NODE)

@@ -65,7 +65,7 @@ class BrokenMember:
             secret=ClusterSecret(CLUSTER_SECRET.encode()),
         )
 
-    is_blank = False
+    is_empty = False
 
     def peers_changed(self) -> None:
         """Nobody waits for that."""

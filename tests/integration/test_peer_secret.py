@@ -17,7 +17,7 @@ from tests.integration.peer_nodes import (
     HOST,
     Listener,
     PeerNode,
-    Stranger,
+    UnknownPeer,
     body,
     meet,
     node_id,
@@ -34,7 +34,7 @@ OTHER = ClusterSecret(b"another secret, of just as many bytes")
 
 
 def hello(name: str, receiver: str, *, number: int = 2, nonce: bytes = b"n" * 32) -> Hello:
-    return Hello(CLUSTER, DIGEST, name, node_id(number), receiver, blank=True, nonce=nonce)
+    return Hello(CLUSTER, DIGEST, name, node_id(number), receiver, empty=True, nonce=nonce)
 
 
 async def test_nodes_that_share_a_secret_hear_each_other(ports: Mapping[str, int]) -> None:
@@ -50,7 +50,7 @@ async def test_nodes_that_share_a_secret_hear_each_other(ports: Mapping[str, int
                 if one is not other:
                     await one.expect(body(other.name))
         assert all(node.peers.counters.refused == {} for node in nodes)
-        assert await nodes[0].peers.all_blank()
+        assert await nodes[0].peers.all_empty()
 
 
 @pytest.mark.parametrize(
@@ -76,19 +76,19 @@ async def test_who_cannot_prove_it_changes_nothing(ports: Mapping[str, int]) -> 
         await meet(one, two)
         made = one.peers.counters.connections_made
         for claim in (hello("n2", "n1"), hello("n2", "n1", number=7)):
-            async with await Stranger.dial(one.port) as stranger:
-                stranger.say_hello(claim)
-                answer = await stranger.hear(preface=True)
+            async with await UnknownPeer.dial(one.port) as unknown_peer:
+                unknown_peer.say_hello(claim)
+                answer = await unknown_peer.hear(preface=True)
                 assert isinstance(answer, Hello)
-                stranger.say(Proof(OTHER.proof(DIALLING, claim, answer)))
-                assert await stranger.hear() == Refused(Reason.SECRET_WRONG)
-                assert await stranger.hear_end() == b""
-        async with await Stranger.dial(one.port) as hasty:
+                unknown_peer.say(Proof(OTHER.proof(DIALLING, claim, answer)))
+                assert await unknown_peer.hear() == Refused(Reason.SECRET_WRONG)
+                assert await unknown_peer.hear_end() == b""
+        async with await UnknownPeer.dial(one.port) as hasty:
             hasty.say_hello(hello("n2", "n1"))
             assert isinstance(await hasty.hear(preface=True), Hello)
             hasty.frame(body("smuggled"))
             assert await hasty.hear_end() == b""
-        async with await Stranger.dial(one.port) as silent:
+        async with await UnknownPeer.dial(one.port) as silent:
             silent.say_hello(hello("n2", "n1", nonce=b""))
             assert await silent.hear(preface=True) == Refused(Reason.SECRET_MISSING)
         assert one.peers.counters.connections_made == made
@@ -106,16 +106,16 @@ class Recorder:
         self.dialling = b""
         self.dialled = b""
         self._tasks: list[asyncio.Task[None]] = []
-        self._onward: Stranger | None = None
+        self._onward: UnknownPeer | None = None
 
-    async def take(self, stranger: Stranger) -> None:
-        self._onward = onward = await Stranger.dial(self._port)
+    async def take(self, unknown_peer: UnknownPeer) -> None:
+        self._onward = onward = await UnknownPeer.dial(self._port)
         self._tasks += [
-            asyncio.create_task(self._pass(stranger, onward, "dialling")),
-            asyncio.create_task(self._pass(onward, stranger, "dialled")),
+            asyncio.create_task(self._pass(unknown_peer, onward, "dialling")),
+            asyncio.create_task(self._pass(onward, unknown_peer, "dialled")),
         ]
 
-    async def _pass(self, source: Stranger, to: Stranger, side: str) -> None:
+    async def _pass(self, source: UnknownPeer, to: UnknownPeer, side: str) -> None:
         while data := await source.reader.read(4096):
             setattr(self, side, getattr(self, side) + data)
             to.write(data)
@@ -138,7 +138,7 @@ async def test_a_recorded_handshake_proves_nothing(ports: Mapping[str, int]) -> 
         proof = len(encode_word(Proof(bytes(32))))
         assert len(recorder.dialling) > proof
         await until(lambda: not one.peers.connected(), "n2 to be gone")
-        async with await Stranger.dial(one.port) as replay:
+        async with await UnknownPeer.dial(one.port) as replay:
             replay.write(recorder.dialling)
             assert isinstance(await replay.hear(preface=True), Hello)
             assert await replay.hear() == Refused(Reason.SECRET_WRONG)
@@ -151,8 +151,8 @@ async def test_a_recorded_handshake_proves_nothing(ports: Mapping[str, int]) -> 
 
 async def test_whoever_only_dials_is_told_no_proof(ports: Mapping[str, int]) -> None:
     """Nothing to try secrets on at leisure."""
-    async with PeerNode("n1", pair(ports), secret=SECRET) as one, await Stranger.dial(one.port) as stranger:
-        stranger.say_hello(hello("n2", "n1", nonce=new_nonce()))
-        assert isinstance(await stranger.hear(preface=True), Hello)
-        stranger.writer.write_eof()
-        assert await stranger.hear_end() == b""
+    async with PeerNode("n1", pair(ports), secret=SECRET) as one, await UnknownPeer.dial(one.port) as unknown_peer:
+        unknown_peer.say_hello(hello("n2", "n1", nonce=new_nonce()))
+        assert isinstance(await unknown_peer.hear(preface=True), Hello)
+        unknown_peer.writer.write_eof()
+        assert await unknown_peer.hear_end() == b""

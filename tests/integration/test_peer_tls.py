@@ -17,7 +17,18 @@ from holdfast.broker.peers import PeerLimits, PeerTls, PeerTlsError, Reason
 from holdfast.broker.peers.opening import open_connection
 from holdfast.broker.peers.words import PREFACE, Refused
 from holdfast.serving import reloading
-from tests.integration.peer_nodes import DEADLINE_S, HOST, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
+from tests.integration.peer_nodes import (
+    DEADLINE_S,
+    HOST,
+    PeerNode,
+    UnknownPeer,
+    body,
+    hello_of,
+    meet,
+    pair,
+    ports,
+    until,
+)
 
 __all__ = ["ports"]
 
@@ -80,8 +91,8 @@ def stranger_context(own: PeerTls | None, authority: Authority) -> ssl.SSLContex
     return context
 
 
-async def dial(port: int, context: ssl.SSLContext) -> Stranger:
-    return Stranger(*await asyncio.open_connection(HOST, port, ssl=context, server_hostname=""))
+async def dial(port: int, context: ssl.SSLContext) -> UnknownPeer:
+    return UnknownPeer(*await asyncio.open_connection(HOST, port, ssl=context, server_hostname=""))
 
 
 class Idle(asyncio.Protocol):
@@ -140,7 +151,7 @@ async def test_three_nodes_talk_over_tls(ports: Mapping[str, int], tls: dict[str
             assert receiver.frames == [
                 (sender.identity, frame) for frame in (body("first"), large, *map(body, range(500)))
             ]
-        assert await one.peers.all_blank(DEADLINE_S)
+        assert await one.peers.all_empty(DEADLINE_S)
 
 
 async def test_a_pause_over_tls_loses_nothing(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
@@ -199,11 +210,11 @@ async def test_without_a_certificate_of_the_authority_nobody_gets_in(
     async with PeerNode("n1", pair(ports), tls=tls["n1"]) as one:
         for own in (None, foreign):
             refused = one.peers.counters.refused[Reason.TLS_FAILED]
-            stranger = await dial(one.port, stranger_context(own, authority))
-            stranger.say_hello(hello_of("n2", "n1"))
+            unknown_peer = await dial(one.port, stranger_context(own, authority))
+            unknown_peer.say_hello(hello_of("n2", "n1"))
             with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-                await stranger.hear(preface=True)
-            stranger.writer.transport.abort()
+                await unknown_peer.hear(preface=True)
+            unknown_peer.writer.transport.abort()
             await until(lambda: one.peers.counters.refused[Reason.TLS_FAILED] > refused, "it to be counted")  # noqa: B023
         assert one.frames == []
 
@@ -231,11 +242,11 @@ async def test_plain_speakers_at_a_tls_port(ports: Mapping[str, int], tls: dict[
             await until(lambda: plain.peers.counters.refused, "the TLS node to be refused")
             assert "n2" not in one.peers.connected()
             assert plain.peers.connected() == {}
-        async with await Stranger.dial(one.port) as stranger:
-            stranger.say_hello(hello_of("n2", "n1"))
-            assert not (await stranger.hear_end()).startswith(PREFACE)
+        async with await UnknownPeer.dial(one.port) as unknown_peer:
+            unknown_peer.say_hello(hello_of("n2", "n1"))
+            assert not (await unknown_peer.hear_end()).startswith(PREFACE)
         late = one.peers.counters.refused[Reason.HELLO_LATE]  # others may have been, on a busy machine
-        async with await Stranger.dial(one.port) as silent:  # a handshake that never begins
+        async with await UnknownPeer.dial(one.port) as silent:  # a handshake that never begins
             await silent.hear_end()
         await until(lambda: one.peers.counters.refused[Reason.HELLO_LATE] > late, "the silent one to be closed")
         assert one.peers.send(three.identity, body("still here"))
@@ -245,13 +256,13 @@ async def test_plain_speakers_at_a_tls_port(ports: Mapping[str, int], tls: dict[
 async def test_handshakes_that_never_end_are_bounded_too(ports: Mapping[str, int], tls: dict[str, PeerTls]) -> None:
     limits = PeerLimits(half_open_max=4, hello_seconds_max=60)
     async with PeerNode("n1", pair(ports), tls=tls["n1"], limits=limits) as one:
-        silent = [await Stranger.dial(one.port) for _ in range(12)]
+        silent = [await UnknownPeer.dial(one.port) for _ in range(12)]
         await until(lambda: one.peers.counters.refused[Reason.HALF_OPEN_MAX] == 8, "the oldest to make room")
         assert one.peers.half_open == 4
         async with PeerNode("n2", pair(ports), tls=tls["n2"]) as two:
             await meet(one, two)
-        for stranger in silent:
-            await stranger.leave()
+        for unknown_peer in silent:
+            await unknown_peer.leave()
 
 
 async def test_files_that_cannot_be_used_stop_the_start(
@@ -280,7 +291,7 @@ async def test_certificates_are_replaced_while_nodes_talk(
 ) -> None:
     """Even the authority is: first both are trusted, then all have certificates of the new one, then it is alone. No
     connection ends for it, and whoever comes afterwards gets in with the new one only."""
-    monkeypatch.setattr(reloading, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(reloading, "POLL_SECONDS", 0.02)
     newer = Authority(tmp_path, "newer")
     used = {name: authority.issue(f"{name}-used", subject=name) for name in ("n1", "n2")}
     trusted = {name: tmp_path / f"{name}-trusted.pem" for name in used}

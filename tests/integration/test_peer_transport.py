@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.broker.peers import PeerInfo, PeerLimits, Reason
 from holdfast.broker.peers.words import Hello, Refused
-from tests.integration.peer_nodes import DEADLINE_S, PeerNode, Stranger, body, hello_of, meet, pair, ports, until
+from tests.integration.peer_nodes import DEADLINE_S, PeerNode, UnknownPeer, body, hello_of, meet, pair, ports, until
 
 __all__ = ["ports"]
 
@@ -76,7 +76,7 @@ async def test_a_frame_goes_to_an_identity_and_not_to_a_name(ports: Mapping[str,
         assert not one.peers.send(old.identity, body("nobody"))
         async with PeerNode("n2", pair(ports), number=23) as new:
             await meet(one, new)
-            assert one.peers.connected() == {"n2": PeerInfo(new.identity, blank=True)}
+            assert one.peers.connected() == {"n2": PeerInfo(new.identity, empty=True)}
             assert not one.peers.send(old.identity, body("for the old one"))
             assert one.peers.send(new.identity, body("for the new one"))
             await new.expect(body("for the new one"))
@@ -96,7 +96,7 @@ async def test_of_two_nodes_with_one_name_the_one_that_is_there_stays(
                 assert two.peers.send(one.identity, body("here"))
                 await one.expect(body("here"))
                 one.frames.clear()
-                async with await Stranger.dial(one.port) as twin:
+                async with await UnknownPeer.dial(one.port) as twin:
                     twin.say_hello(hello_of("n2", "n1", number=77))
                     assert await twin.hear(preface=True) == Refused(Reason.TWO_OF_ONE_NAME)
                     assert await twin.hear_end() == b""
@@ -123,7 +123,7 @@ async def test_the_one_that_is_refused_says_so_itself(ports: Mapping[str, int]) 
 async def test_a_node_with_another_disk_gets_in_once_the_old_connection_is_silent(ports: Mapping[str, int]) -> None:
     """Its machine lost its power, so nobody closed the connection."""
     limits = PeerLimits(dead_seconds=1.0)
-    async with PeerNode("n1", pair(ports), limits=limits) as one, await Stranger.dial(one.port) as old:
+    async with PeerNode("n1", pair(ports), limits=limits) as one, await UnknownPeer.dial(one.port) as old:
         old.say_hello(hello_of("n2", "n1", number=76))
         assert isinstance(await old.hear(preface=True), Hello)
 
@@ -141,12 +141,12 @@ async def test_a_repeated_connection_takes_the_place_of_the_first(ports: Mapping
     """A node that came back before its old connection was found dead."""
     async with (
         PeerNode("n1", pair(ports)) as one,
-        await Stranger.dial(one.port) as first,
-        await Stranger.dial(one.port) as second,
+        await UnknownPeer.dial(one.port) as first,
+        await UnknownPeer.dial(one.port) as second,
     ):
-        for stranger in (first, second):
-            stranger.say_hello(hello_of("n2", "n1"))
-            await stranger.hear(preface=True)
+        for unknown_peer in (first, second):
+            unknown_peer.say_hello(hello_of("n2", "n1"))
+            await unknown_peer.hear(preface=True)
         assert await first.hear() == Refused(Reason.REPLACED)
         assert await first.hear_end() == b""
         second.frame(body("second"))
@@ -276,48 +276,48 @@ async def test_who_connects_during_a_pause_waits_too(ports: Mapping[str, int]) -
         async with PeerNode("n2", pair(ports)) as two:
             await meet(one, two)
             assert two.peers.send(one.identity, body("held"))
-            assert not await one.peers.all_blank(0.0)
-            assert await one.peers.all_blank(DEADLINE_S), "n2 reads and answers"
-            assert not await two.peers.all_blank(0.05), "n1 reads nothing"
+            assert not await one.peers.all_empty(0.0)
+            assert await one.peers.all_empty(DEADLINE_S), "n2 reads and answers"
+            assert not await two.peers.all_empty(0.05), "n1 reads nothing"
             assert one.frames == []
             one.peers.resume_reading()
             await one.expect(body("held"))
-            assert await two.peers.all_blank(DEADLINE_S)
+            assert await two.peers.all_empty(DEADLINE_S)
 
 
 # --- founding -------------------------------------------------------------------------------------------------
 
 
-async def test_a_founder_learns_who_is_blank_now(ports: Mapping[str, int]) -> None:
+async def test_a_founder_learns_who_is_empty_now(ports: Mapping[str, int]) -> None:
     async with PeerNode("n1", ports) as one, PeerNode("n2", ports) as two:
         await meet(one, two)
-        assert not await one.peers.all_blank(), "n3 is not there"
+        assert not await one.peers.all_empty(), "n3 is not there"
         async with PeerNode("n3", ports) as three:
             await meet(one, two, three)
-            assert await one.peers.all_blank(DEADLINE_S)
-            three.is_blank = False
-            assert one.peers.connected()["n3"].blank, "as it said in its hello"
+            assert await one.peers.all_empty(DEADLINE_S)
+            three.is_empty = False
+            assert one.peers.connected()["n3"].empty, "as it said in its hello"
             changes = one.changes
-            assert not await one.peers.all_blank(DEADLINE_S)
-            assert not one.peers.connected()["n3"].blank
-            assert one.peers.connected()["n2"].blank
+            assert not await one.peers.all_empty(DEADLINE_S)
+            assert not one.peers.connected()["n3"].empty
+            assert one.peers.connected()["n2"].empty
             await until(lambda: one.changes > changes, "the change to be told")
         await until(lambda: "n3" not in one.peers.connected(), "n3 to be gone")
-        assert not await one.peers.all_blank()
+        assert not await one.peers.all_empty()
 
 
-async def test_a_hello_says_whether_its_sender_is_blank(ports: Mapping[str, int]) -> None:
+async def test_a_hello_says_whether_its_sender_is_empty(ports: Mapping[str, int]) -> None:
     two = PeerNode("n2", pair(ports))
-    two.is_blank = False
+    two.is_empty = False
     async with PeerNode("n1", pair(ports)) as one, two:
         await meet(one, two)
-        assert one.peers.connected() == {"n2": PeerInfo(two.identity, blank=False)}
-        assert two.peers.connected() == {"n1": PeerInfo(one.identity, blank=True)}
+        assert one.peers.connected() == {"n2": PeerInfo(two.identity, empty=False)}
+        assert two.peers.connected() == {"n1": PeerInfo(one.identity, empty=True)}
 
 
 async def test_a_node_alone_has_nobody_to_ask(ports: Mapping[str, int]) -> None:
     async with PeerNode("n1", {"n1": ports["n1"]}) as one:
-        assert await one.peers.all_blank()
+        assert await one.peers.all_empty()
 
 
 def test_a_node_is_not_its_own_peer(ports: Mapping[str, int]) -> None:

@@ -33,14 +33,14 @@ async def test_a_map_follows_an_etcd_that_was_restored_and_has_moved_on(tmp_path
         follower.on_change.append(heard.append)
         running = asyncio.create_task(follower.run())
         await follower.first_load()
-        told = (await client.commit([], [hot(0, 1)])).revision
+        reported = (await client.commit([], [hot(0, 1)])).revision
         await follower.wait_until(lambda found: "hot" in found.queues, WAIT_S)
         await asyncio.to_thread(server.kill)
 
         shutil.copytree(backup, elsewhere)  # restored, and used by others before the follower is back
         with EtcdProcess(elsewhere, arguments=FAST) as restored:
             other = EtcdClient([restored.endpoint])
-            assert (await other.commit([], [hot(0, 2)])).revision == told
+            assert (await other.commit([], [hot(0, 2)])).revision == reported
             await put(other, keys.queue("new"), QueueRecord(draining=(1,)).encode())
             await other.close()
             await asyncio.to_thread(restored.stop)

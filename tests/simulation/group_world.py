@@ -29,7 +29,7 @@ from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import BLANK, Configuration
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration
 from holdfast.raft.messages import Entry as LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import RefusedError, not_leader
@@ -328,7 +328,7 @@ class Node:
         raise BrokenPromiseError(f"{sender} has another founding of shard {number}")
 
     def replica_polled(self, number: int, now_s: float) -> None:
-        self.copies[number].look(now_s)
+        self.copies[number].poll(now_s)
 
     def snapshot_message(self, number: int, sender: str, data: bytes) -> None:
         raise AssertionError("snapshots come another way here")
@@ -406,7 +406,7 @@ class Node:
 
     async def _watch(self) -> None:
         while True:
-            if self.guard.look():
+            if self.guard.poll():
                 for replica in self.replicas.values():
                     replica.shard.serve_all_waiters()
             for replica in self.replicas.values():
@@ -418,7 +418,7 @@ class Node:
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS * self.machine.rng.random())
-            await self.checkpointer.look()
+            await self.checkpointer.poll()
 
     async def _sync(self, function: Callable[[], None]) -> None:
         machine = self.machine
@@ -471,7 +471,7 @@ class Copies:
     def held_index(self) -> int | None:
         return min(self._sending.values(), default=None)
 
-    def look(self, _now_s: float) -> None:
+    def poll(self, _now_s: float) -> None:
         for peer in self._replica.raft.wants_snapshot():
             if peer not in self._sending:
                 snapshot = self._take()
@@ -483,7 +483,7 @@ class Copies:
         rows = dict(rows_of(replica.shard.reader, b"\x00", b"\xff"))
         meta = state_machine.Machine(MemoryKV(rows)).meta
         known = [configuration for at, configuration in replica.journal.configurations if at <= meta.applied_index]
-        configuration = known[-1] if known else BLANK
+        configuration = known[-1] if known else NO_CONFIGURATION
         return Snapshot(self._node.me, replica.raft.term, meta.applied_index, meta.applied_term, configuration, rows)
 
     async def _send(self, peer: str, snapshot: Snapshot) -> None:

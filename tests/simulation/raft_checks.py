@@ -44,7 +44,7 @@ class Checks:
         if known != (entry, previous_term):
             raise Violation(f"{entry} is {entry.command!r} after {previous_term}, and elsewhere {known}")
 
-    def look(self, process: "Process") -> None:
+    def poll(self, process: "Process") -> None:
         """At a replica, whenever it has done something."""
         engine = process.engine
         assert engine is not None

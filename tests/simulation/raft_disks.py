@@ -194,7 +194,7 @@ class MemoryDisk:
         self.journal = self._watch(_WatchedMemory.of(self.journal.after_crash()))
 
     def wipe(self) -> None:
-        """The replica is deleted and blank again. What it has promised is kept."""
+        """The replica is deleted and empty again. What it has promised is kept."""
         assert isinstance(self.journal, MemoryJournal)
         self.journal = self._watch(_WatchedMemory.of(self.journal.wiped()))
         self.saved = State()

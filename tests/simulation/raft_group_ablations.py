@@ -69,7 +69,7 @@ class KeepsWhatWasCut(ShardRaft):
 
 
 class StandsWithoutBelonging(ShardRaft):
-    """Blank replicas, learners and those who were removed stand for election."""
+    """Empty replicas, learners and those who were removed stand for election."""
 
     def _may_stand(self) -> bool:
         return self.may_campaign

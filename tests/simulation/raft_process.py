@@ -167,7 +167,7 @@ class Process:
         self._read(engine)
         engine.replicate()
         self._send(engine)
-        self.world.checks.look(self)
+        self.world.checks.poll(self)
         if not self.disk.changed:
             self._finish(engine)
         elif self.gather_s_max == 0 and not self._gathering:
@@ -191,7 +191,7 @@ class Process:
 
     def _take_requests(self, engine: ShardRaft) -> None:
         if self.requests:
-            self.world.checks.look(self)  # what was counted until now was counted by the old configuration
+            self.world.checks.poll(self)  # what was counted until now was counted by the old configuration
         requests, self.requests = self.requests, []
         for request in requests:
             before = engine.configuration_index
@@ -267,7 +267,7 @@ class Process:
         """Everything is durable: promises leave, and what is committed is applied."""
         engine.synced()
         self._send(engine)
-        self.world.checks.look(self)
+        self.world.checks.poll(self)
         self._apply(engine)
         self._send_snapshots(engine)
         if self.inbox or self.proposals or self.requests or self.snapshots:

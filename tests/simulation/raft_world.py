@@ -78,7 +78,7 @@ class World:
             self.add_process(f"r{replicas}")  # for later
 
     def _found(self, founders: list[str]) -> None:
-        """One replica begins the group; all others are blank."""
+        """One replica begins the group; all others are empty."""
         disk = self.processes[self.draw.choice(founders)].disk
         found(disk.journal, founders)
         disk.end_sync()
@@ -106,7 +106,7 @@ class World:
         return newest is not None and not any(name in each.members for each in known if each.version >= newest.version)
 
     def wipe(self, name: str) -> Process:
-        """A replica is deleted, whatever it was doing. It is blank when it starts again."""
+        """A replica is deleted, whatever it was doing. It is empty when it starts again."""
         process = self.processes[name]
         process.crash()
         process.disk.wipe()

@@ -47,10 +47,10 @@ START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 40
 # Seeds that are known to find out what is broken in each of the last tests.
 KNOWN = {
-    "read": 4, "end": 0, "told": 155, "refused": 171, "sent": 0, "answered": 6, "promised": 80, "founded": 4,
+    "read": 4, "end": 0, "reported": 155, "refused": 171, "sent": 0, "answered": 6, "promised": 80, "founded": 4,
     "cut": 73,
 }  # fmt: skip
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 PEACE_SECONDS = 60.0  # for the group to agree again and end all work
 
 
@@ -80,7 +80,7 @@ class Simulation:
             found = [node for node in self.nodes if shard in node.replicas and node.replicas[shard].shard.serves]
             if found:
                 return self.rng.choice(found)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     # --- the story --------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Simulation:
     async def _until(self, is_so: Callable[[], bool], problem: str) -> None:
         deadline_s = asyncio.get_running_loop().time() + PEACE_SECONDS
         while not is_so():
-            await self._pass(LOOK_SECONDS)
+            await self._pass(POLL_SECONDS)
             if asyncio.get_running_loop().time() > deadline_s:
                 raise BrokenPromiseError(f"after {PEACE_SECONDS} s of peace {problem}: {self._describe()}")
 
@@ -309,16 +309,16 @@ def test_taking_the_end_of_the_log_for_durable_is_caught(monkeypatch: pytest.Mon
 
 def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those who did something in it: who was elected at the end of the last one has staged something, too."""
-    told: set[Replica] = set()
+    reported: set[Replica] = set()
     sync, dropped = CommitLoop._sync, Replica.dropped
 
     async def note_active(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        told.difference_update(rounds.replicas)
-        told.update(active)
+        reported.difference_update(rounds.replicas)
+        reported.update(active)
         await sync(rounds, flush, active)
 
     def tell(replica: Replica, refused: RefusedError) -> None:
-        if replica in told:
+        if replica in reported:
             dropped(replica, refused)
 
     def is_unfinished(replica: Replica) -> bool:
@@ -328,7 +328,7 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
     monkeypatch.setattr(Replica, "dropped", tell)
     monkeypatch.setattr(Replica, "is_unfinished", property(is_unfinished))
     # The log refuses the next entry, which does not follow on what it has.
-    assert is_caught(KNOWN["told"], matters=lambda plan: plan.nodes == 1 and plan.no_room > 0, errors=(ValueError,))
+    assert is_caught(KNOWN["reported"], matters=lambda plan: plan.nodes == 1 and plan.no_room > 0, errors=(ValueError,))
 
 
 def test_refusing_what_is_in_the_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,10 +369,10 @@ def test_promising_others_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_founding_once_whether_there_was_room_or_not_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin_blank(replica: Replica, lost: NodeJournal) -> NodeJournal:
+    def begin_empty(replica: Replica, lost: NodeJournal) -> NodeJournal:
         return NodeJournal.create(replica._log, replica.number, group=lost.group, state_name=lost.state_name)
 
-    monkeypatch.setattr(Replica, "_begin_again", begin_blank)
+    monkeypatch.setattr(Replica, "_begin_again", begin_empty)
     assert is_caught(KNOWN["founded"], matters=lambda plan: plan.no_room > 0)
 
 

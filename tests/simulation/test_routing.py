@@ -23,7 +23,7 @@ from holdfast.router.gateway import Gateway
 from holdfast.router.leaders import Leaders
 from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
-from holdfast.routing.patience import DOUBT_S, PART_S, TRY_S_MAX, UNHEALTHY_PART_S
+from holdfast.routing.patience import PART_S, TRY_S_MAX, UNHEALTHY_PART_S, UNSETTLED_S
 from holdfast.serving.refusals import not_leader
 from holdfast.transport.channels import CallFailedError
 from tests.long import IS_LONG
@@ -308,7 +308,7 @@ ABLATIONS: dict[str, tuple[str, str, str, Any, str]] = {
         "router", "lost answers", "holdfast.router.methods.Method.may_repeat", lambda *_: True, "made 2 times|twice",
     ),
     "a lost answer is a refusal": (
-        "router", "lost answers", "holdfast.router.forwarding.told",
+        "router", "lost answers", "holdfast.router.forwarding.reported",
         lambda _failure, shard, **_: not_leader(shard, 0, None), "although nothing was to be done",
     ),
     "nobody is asked for claims": (
@@ -352,7 +352,7 @@ def test_the_silence_of_one_shard_delays_no_other(side: str) -> None:
                 of_others = [f"p-{number}-{at}" for at in range(8) if world.applied[f"p-{number}-{at}"]]
                 assert of_others
                 assert producer.accepted.keys() >= set(of_others), "the parts of the others are answered"
-            for number, longest_s in enumerate([TRY_S_MAX + DOUBT_S, 0.0, 0.0, 0.0]):
+            for number, longest_s in enumerate([TRY_S_MAX + UNSETTLED_S, 0.0, 0.0, 0.0]):
                 began_s = time.monotonic()
                 assert await worker.reserve(f"w{number}", wait_ms=5_000)
                 assert time.monotonic() - began_s <= longest_s + SLACK_S

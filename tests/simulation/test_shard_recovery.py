@@ -61,7 +61,7 @@ SEEDS = int(os.environ.get("SEEDS", "64" if IS_LONG else "20"))
 START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 100
 DRAIN_SECONDS = 40.0
-LAPSE_SECONDS = 45 * 60.0
+TTL_EXPIRE_SECONDS = 45 * 60.0
 MakeDisk = Callable[[random.Random], FakeDisk]
 
 
@@ -197,7 +197,7 @@ class Simulation:
         self.ledger.check_end(self.machine.kv)
         if self.plan.outlasts_retention:
             node.watch_seconds = 60.0
-            await self._wait_until(node, lambda: not unforgotten_rows(node), LAPSE_SECONDS, [])
+            await self._wait_until(node, lambda: not unforgotten_rows(node), TTL_EXPIRE_SECONDS, [])
         await node.stop()
         await node.kill()
 

@@ -148,14 +148,14 @@ async def test_the_more_workers_wait_the_longer_they_are_told_to(monkeypatch: py
     most_ms = 20 * reserving.IDLE_MS_PER_CALLER
     world = World()
     router = world.router(idle_wait_ms_max=most_ms)
-    told: dict[int, list[int]] = {}
+    reported: dict[int, list[int]] = {}
     for workers in (5, 15, 60):
         # Long enough for all of them to begin before the first has waited for its time.
         polls = [worker(router, f"{workers}w{number}", [], wait_ms=50 * workers) for number in range(workers)]
-        told[workers] = sorted(answer.suggested_wait_ms for answer in await asyncio.gather(*polls))
-    assert set(told[5]) == {0}, "few cost nothing"
-    assert told[15][-1] <= 15 * reserving.IDLE_MS_PER_CALLER
-    assert 0.5 * most_ms <= told[60][-1] <= most_ms
-    assert len(set(told[60])) > 10
+        reported[workers] = sorted(answer.suggested_wait_ms for answer in await asyncio.gather(*polls))
+    assert set(reported[5]) == {0}, "few cost nothing"
+    assert reported[15][-1] <= 15 * reserving.IDLE_MS_PER_CALLER
+    assert 0.5 * most_ms <= reported[60][-1] <= most_ms
+    assert len(set(reported[60])) > 10
     await router.waits.close()
     await world.close()

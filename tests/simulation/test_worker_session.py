@@ -275,9 +275,9 @@ async def told_twice(seed: int) -> float:
         world.network.down = True
         world.stop.request()
 
-    told_s = 1.0
+    reported_s = 1.0
     await work(world, story)
-    return world.broker.now_s() - told_s
+    return world.broker.now_s() - reported_s
 
 
 def test_who_is_told_twice_stops_at_once_also_without_a_server() -> None:
@@ -333,11 +333,11 @@ LATENCY_S = 0.02
 
 
 async def with_timeouts(
-    seed: int, timeout_s: float, *, is_told: bool, lease_s: float = LEASE_S
+    seed: int, timeout_s: float, *, is_reported: bool, lease_s: float = LEASE_S
 ) -> tuple[WorkerReport, World]:
     """Handlers often take longer than they may. The last tasks come when the worker has waited for a while."""
     world = World(seed, Network(latency_s_max=LATENCY_S), takes_s_max=2 * timeout_s, lease_s=lease_s)
-    options: dict[str, Any] = {"timeout_s": timeout_s, "timeout_is_told": is_told}
+    options: dict[str, Any] = {"timeout_s": timeout_s, "timeout_is_told": is_reported}
 
     async def story() -> None:
         await world.until_done()
@@ -348,19 +348,21 @@ async def with_timeouts(
     return await work(world, story, tasks=20, **options)
 
 
-def check_timeouts(seeds: range, timeout_s: float, *, is_told: bool, lease_s: float = LEASE_S) -> None:
+def check_timeouts(seeds: range, timeout_s: float, *, is_reported: bool, lease_s: float = LEASE_S) -> None:
     for seed in seeds:
-        _check_timeouts(seed, timeout_s, is_told, lease_s)
+        _check_timeouts(seed, timeout_s, is_reported, lease_s)
 
 
-def _check_timeouts(seed: int, timeout_s: float, is_told: bool, lease_s: float) -> None:
-    report, world = virtual_time.run(lambda: with_timeouts(seed, timeout_s, is_told=is_told, lease_s=lease_s), seed)
+def _check_timeouts(seed: int, timeout_s: float, is_reported: bool, lease_s: float) -> None:
+    report, world = virtual_time.run(
+        lambda: with_timeouts(seed, timeout_s, is_reported=is_reported, lease_s=lease_s), seed
+    )
     assert world.handlers is not None
     timed_out = [run for run in world.handlers.runs if run.job.timed_out]
     assert timed_out
     for run in timed_out:
         # Never after the server's own deadline, and not much before it: by the delays of the calls at most.
-        late_s = (run.told_s or float("inf")) - world.broker.deadline_s_of(run.job.claim)
+        late_s = (run.reported_s or float("inf")) - world.broker.deadline_s_of(run.job.claim)
         assert -3 * LATENCY_S <= late_s <= 0.001, f"seed {seed}: {late_s}"
         assert _name(run) not in world.broker.succeeded_s, f"seed {seed}: what came too late has counted"
     for run in world.handlers.runs:
@@ -390,16 +392,16 @@ def _name(run: Run) -> tuple[str, int]:
 TIMEOUTS_S = [1.0, 1.5, 5.0]  # shorter and longer than a lease
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_an_attempt_that_takes_too_long_is_stopped_in_time_and_has_failed(is_told: bool) -> None:
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_an_attempt_that_takes_too_long_is_stopped_in_time_and_has_failed(is_reported: bool) -> None:
     """Its timeout is in the claim, or it is the queue's and shows only in leases that are not extended any more."""
     for timeout_s in TIMEOUTS_S:
-        check_timeouts(range(6), timeout_s, is_told=is_told)
+        check_timeouts(range(6), timeout_s, is_reported=is_reported)
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_a_timeout_is_noticed_in_time_also_if_it_is_much_shorter_than_the_lease(is_told: bool) -> None:
-    check_timeouts(range(6), 1.0, is_told=is_told, lease_s=30.0)
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_timeout_is_noticed_in_time_also_if_it_is_much_shorter_than_the_lease(is_reported: bool) -> None:
+    check_timeouts(range(6), 1.0, is_reported=is_reported, lease_s=30.0)
 
 
 def test_a_snoozed_task_comes_again_and_no_attempt_is_spent() -> None:
@@ -473,7 +475,7 @@ def _tells_no_wait(self: SimBroker, arrived_s: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "without", "is_told", "lease_s"),
+    ("where", "name", "without", "is_reported", "lease_s"),
     [
         (deadlines, "time_out", _ends_nothing, True, LEASE_S),
         (heartbeats, "note_extended", _knows_no_timeouts, False, LEASE_S),
@@ -483,11 +485,11 @@ def _tells_no_wait(self: SimBroker, arrived_s: float) -> float:
     ],
 )
 def test_the_checks_notice_timeouts_that_are_not_kept(
-    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, without: Any, is_told: bool, lease_s: float
+    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, without: Any, is_reported: bool, lease_s: float
 ) -> None:
     monkeypatch.setattr(where, name, without)
     with pytest.raises(AssertionError):
-        check_timeouts(range(8), 1.0, is_told=is_told, lease_s=lease_s)
+        check_timeouts(range(8), 1.0, is_reported=is_reported, lease_s=lease_s)
 
 
 async def with_a_late_suspect(seed: int) -> None:

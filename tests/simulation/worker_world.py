@@ -210,7 +210,7 @@ class SimBroker:
 
     def _claim_message(self, task_id: str, sent_s: float, arrived_s: float) -> ClaimedTask:
         task = self.tasks[task_id]
-        told_ms = None if task.timeout_s is None or not task.timeout_is_told else round(task.timeout_s * 1000)
+        reported_ms = None if task.timeout_s is None or not task.timeout_is_told else round(task.timeout_s * 1000)
         lease_ms = max(0, _lease_ms(task.expiry_s - self.now_s()))
         return ClaimedTask(
             task_id=task_id,
@@ -219,7 +219,7 @@ class SimBroker:
             type=task.type,
             attempt=task.attempt,
             claims=task.claims,
-            timeout_ms=told_ms,
+            timeout_ms=reported_ms,
             lease_ms=lease_ms,
             lease_ends_s=sent_s + self.waited_s(arrived_s) + lease_ms / 1000,
         )
@@ -346,7 +346,7 @@ class Run:
     job: Job
     began_s: float
     ended_s: float | None = None
-    told_s: float | None = None  # when the handler was told to stop
+    reported_s: float | None = None  # when the handler was told to stop
     lease_ended_s: float = 0.0  # by the broker's clock, as known when the handler ended
 
 
@@ -390,7 +390,7 @@ class SimHandlers:
         task.add_done_callback(self._tasks.discard)
 
         def tell() -> None:
-            run.told_s = SimBroker.now_s()
+            run.reported_s = SimBroker.now_s()
             if job.claim.type == "async":
                 task.cancel()
 

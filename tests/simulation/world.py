@@ -417,7 +417,7 @@ class Node:
     async def _watch(self) -> None:
         """As the node does it, once a second."""
         while True:
-            if self.guard.look():
+            if self.guard.poll():
                 self.shard.serve_all_waiters()
             if self.guard.refusing:
                 self._calm_since = asyncio.get_running_loop().time()
@@ -429,7 +429,7 @@ class Node:
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(self.watch_seconds * self._machine.rng.random())
-            await self.checkpointer.look()
+            await self.checkpointer.poll()
 
     # --- promises that hold at every moment -------------------------------------------------------------------
 

@@ -146,8 +146,10 @@ def look_after_queues(client: Client) -> None:
     assert_type(client.list_dead_letters("mail", where=where).tasks, tuple[TaskInfo, ...])
     for letter in client.iter_dead_letters("mail", where=where):
         assert_type(letter, TaskInfo)
-    told = client.retry_dead_letters_where("mail", where, limit=7, progress=lambda progress: print(progress.done + 1))
-    assert_type(told, DeadLetterProgress)
+    reported = client.retry_dead_letters_where(
+        "mail", where, limit=7, progress=lambda progress: print(progress.done + 1)
+    )
+    assert_type(reported, DeadLetterProgress)
     assert_type(client.discard_dead_letters_where("mail", by="ada", note="old"), DeadLetterProgress)
     assert_type(client.discard_dead_letter("id", by="ada"), DeadLetterDone)
     assert_type(client.list_discards().discards[0].discarded_at_ms, int)

@@ -83,7 +83,7 @@ class Metrics:
         self.tasks_failed = counter("tasks_failed", "Attempts that a worker reported as failed")
         self.tasks_expired = counter("tasks_expired", "Claims whose lease ran out")
         self.tasks_timed_out = counter("tasks_timed_out", "Attempts that ran for longer than the task's timeout")
-        self.tasks_lapsed = counter("tasks_lapsed", "Tasks that nobody started within their time to live")
+        self.tasks_ttl_expired = counter("tasks_ttl_expired", "Tasks that nobody started within their time to live")
         self.tasks_promoted = counter("tasks_promoted", "Delayed or retrying tasks that became ready")
         self.tasks_cancelled = counter("tasks_cancelled", "Tasks cancelled")
         self.tasks_dead = counter("tasks_dead", "Tasks that became dead letters")

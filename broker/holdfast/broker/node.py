@@ -122,9 +122,9 @@ class Node:
         self._log_disk = RealDisk(self._data_dir.log_dir)
         self._node_log = NodeLog.open(self._log_disk, segment_bytes=config.segment_bytes)
         self._data_dir.check_log(is_empty=self._node_log.is_empty)
-        self._cluster_view = self._look_around()
+        self._cluster_view = self._make_cluster_view()
 
-    def _look_around(self) -> StaticClusterView | MapClusterView:
+    def _make_cluster_view(self) -> StaticClusterView | MapClusterView:
         config = self._config
         if config.etcd_endpoints is None:
             return StaticClusterView(config)
@@ -258,7 +258,7 @@ class Node:
         if (cut := self._node_log.cut_tail) is not None:
             _log.warning("torn_tail_cut", file=cut.file, offset=cut.offset, bytes=cut.size_bytes)
         await asyncio.to_thread(self._host.open)
-        if self._host.is_blank and self._cluster_view.is_alone:
+        if self._host.is_empty and self._cluster_view.is_alone:
             self._host.found_all([self._host.me])
         self._host.attach_all()
         _log.info(
@@ -390,7 +390,7 @@ class Node:
         while True:
             self._check_in_place()
             self._log_syncs.check()
-            if self._guard.look():
+            if self._guard.poll():
                 for shard in self._host.shards:
                     shard.serve_all_waiters()
             if self._guard.refusing != refusing:
@@ -427,7 +427,7 @@ class Node:
         replicas = self._host.replicas
         without = [number for number, replica in replicas.items() if replica.raft.leader is None]
         connected = self._cluster.connected() if self._cluster is not None else {}
-        for number, seconds in leaderless.look(without, time.monotonic()):
+        for number, seconds in leaderless.poll(without, time.monotonic()):
             voters = replicas[number].raft.configuration.voters
             there = {self._host.me, *(peer.identity for peer in connected.values())}
             _log.warning(
@@ -440,7 +440,7 @@ class Node:
         led = {
             number: Written(raft.commit_index, raft.last_index) for number, raft in rafts.items() if raft.role == LEADER
         }
-        self._stalls.look(led, time.monotonic())
+        self._stalls.poll(led, time.monotonic())
 
     def _watch_clock(self, number: int, shard: Shard, jumped: set[int]) -> None:
         clock = shard.clock
@@ -512,7 +512,7 @@ class Node:
     def _queue_counts(self) -> Iterator[QueueFigures]:
         """Of the shards that this node leads: a follower's would count everything twice. Other work may be done between
         two of them, so what a shard is has to be looked at again."""
-        looks = OLDEST_QUEUES_MAX
+        reads_left = OLDEST_QUEUES_MAX
         for shard in self._host.shards:
             if not shard.serves:
                 continue
@@ -541,9 +541,9 @@ class Node:
                     "dead": queue.dead_total,
                 }
                 oldest_s: float | None = 0.0
-                looks -= bool(queue.ready or queue.claimed)
+                reads_left -= bool(queue.ready or queue.claimed)
                 if queue.ready:
-                    oldest_s = shard.oldest_ready_age_ms(name, queue) / 1000 if looks >= 0 else None
+                    oldest_s = shard.oldest_ready_age_ms(name, queue) / 1000 if reads_left >= 0 else None
                 alert_at = 0 if policy is None else policy.dead_alert_at
                 yield QueueFigures(
                     name.decode(),
@@ -552,7 +552,7 @@ class Node:
                     oldest_s,
                     is_paused=policy is not None and policy.paused,
                     has_dead_alert=queue.dead >= alert_at if alert_at else None,
-                    oldest_claim_seconds=shard.oldest_claim_age_ms(name) / 1000 if looks >= 0 else None,
+                    oldest_claim_seconds=shard.oldest_claim_age_ms(name) / 1000 if reads_left >= 0 else None,
                 )
 
     def _latencies(self) -> Iterator[Latencies]:

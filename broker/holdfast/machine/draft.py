@@ -201,17 +201,17 @@ class Draft:
         counts[key] = (self.count(key) if known is None else known) + delta
         self._dirty_counts.add(key)
 
-    def put_level(self, key: bytes, row: bytes, forget_ms: int) -> int | None:
+    def put_level(self, key: bytes, row: bytes, key_expiry_ms: int) -> int | None:
         """Writes a BUCKET row; returns when the one before it was to be forgotten, if there is one."""
         before_ms = self._level_ends.get(key)
         if before_ms is None:
             before = self.get(key)
-            before_ms = None if before is None else Bucket.forget_ms_in(before)
+            before_ms = None if before is None else Bucket.key_expiry_ms_in(before)
         self.writes[key] = row
-        self._level_ends[key] = forget_ms
+        self._level_ends[key] = key_expiry_ms
         return before_ms
 
-    def forget(self, key: bytes) -> None:
+    def expire_key(self, key: bytes) -> None:
         """Deletes a row that was kept for a while, a BUCKET row or another one."""
         self._level_ends.pop(key, None)
         self.writes[key] = None

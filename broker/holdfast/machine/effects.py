@@ -37,8 +37,21 @@ class Effects:
     """Collected while entries are applied."""
 
     __slots__ = (
-        "died", "due_ms", "enqueued", "expiry_ms", "finished", "forget_ms", "freed", "outbox", "purge_ms", "ready",
-        "schedule_ms", "settings", "start_by_ms", "timings", "withdrawn",
+        "died",
+        "due_ms",
+        "enqueued",
+        "expiry_ms",
+        "finished",
+        "freed",
+        "key_expiry_ms",
+        "outbox",
+        "purge_ms",
+        "ready",
+        "schedule_ms",
+        "settings",
+        "start_by_ms",
+        "timings",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -55,6 +68,6 @@ class Effects:
         self.due_ms = 0
         self.expiry_ms = 0
         self.purge_ms = 0
-        self.forget_ms = 0
+        self.key_expiry_ms = 0
         self.start_by_ms = 0
         self.schedule_ms = 0

@@ -15,8 +15,8 @@ from holdfast.machine.operator_entries import (
     DiscardDead,
     DropSchedule,
     FireSchedule,
-    Lapse,
     PutSchedule,
+    TtlExpire,
     UpdateTasks,
 )
 from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_task_ids
@@ -38,16 +38,16 @@ _ACK_ITEM = struct.Struct(">QQqH")
 _FAIL_ITEM = struct.Struct(">QQQBIH")
 _EXTEND_ITEM = struct.Struct(">QQQ")
 _EXPIRE_ITEM = struct.Struct(">QQBQBIH")
-_FORGET_ITEM = struct.Struct(">QH")
+_EXPIRING_KEY = struct.Struct(">QH")
 _LEVEL = struct.Struct(">H")
 _SETTINGS = struct.Struct(">BQI")
-_PARCEL = struct.Struct(">HHQI")
-_PARCELS = struct.Struct(">H")
+_REMOTE = struct.Struct(">HHQI")
+_REMOTE_COUNT = struct.Struct(">H")
 _RECEIVE_HEAD = struct.Struct(">HHQQ")
 _DELIVERED = struct.Struct(">HQ")
 
 
-class Parcel(NamedTuple):
+class RemoteFollowUp(NamedTuple):
     """A follow-up for another shard."""
 
     place: int  # among all follow-ups of its ack
@@ -61,7 +61,7 @@ class AckItem(NamedTuple):
     token: int
     result: bytes | None
     follow_ups: tuple[NewTask, ...]
-    parcels: tuple[Parcel, ...] = ()  # by place; only in an AckAway
+    remote_follow_ups: tuple[RemoteFollowUp, ...] = ()  # by place; only in an AckAway
 
 
 class FailItem(NamedTuple):
@@ -118,7 +118,7 @@ class BucketLevel(NamedTuple):
     full_ms: int  # when it is full again: then nothing need be known of it
 
 
-class ForgetItem(NamedTuple):
+class ExpiringKey(NamedTuple):
     when_ms: int
     key: bytes
 
@@ -158,7 +158,7 @@ class Claim:
     expiry_ms: int  # of tasks whose type has none of its own
     worker: bytes
     request_id: bytes  # empty: the caller will not retry
-    forget_ms: int  # until when to remember `request_id`
+    key_expiry_ms: int  # until when to remember `request_id`
     task_ids: list[bytes]
     marks: list[Mark]
     levels: list[BucketLevel] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Claim:
 
     def put(self, parts: list[bytes]) -> None:
         lengths = len(self.worker), len(self.request_id)
-        parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.forget_ms, self.secret, *lengths, self.is_alone))
+        parts.append(_CLAIM_HEAD.pack(self.expiry_ms, self.key_expiry_ms, self.secret, *lengths, self.is_alone))
         parts += (self.worker, self.request_id)
         put_task_ids(parts, self.task_ids)
         parts.append(COUNT.pack(len(self.marks)))
@@ -185,7 +185,7 @@ class Claim:
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Claim":
-        expiry_ms, forget_ms, secret, worker_n, request_n, alone = reader.unpack(_CLAIM_HEAD)
+        expiry_ms, key_expiry_ms, secret, worker_n, request_n, alone = reader.unpack(_CLAIM_HEAD)
         worker, request_id = reader.take(worker_n), reader.take(request_n)
         task_ids = reader.task_ids()
         marks = []
@@ -202,14 +202,14 @@ class Claim:
             type_expiry_ms, type_n = reader.unpack(_TYPE_EXPIRY)
             type_expiries[reader.take(type_n)] = type_expiry_ms
         return cls(
-            now_ms, expiry_ms, worker, request_id, forget_ms, task_ids, marks, levels, type_expiries, secret,
+            now_ms, expiry_ms, worker, request_id, key_expiry_ms, task_ids, marks, levels, type_expiries, secret,
             bool(alone),
         )  # fmt: skip
 
 
 def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
     parts.append(COUNT.pack(len(items)))
-    for task_id, token, result, follow_ups, parcels in items:
+    for task_id, token, result, follow_ups, remote_follow_ups in items:
         result_n = -1 if result is None else len(result)
         parts += (task_id, _ACK_ITEM.pack(token >> SECRET_BITS, token & SECRET_MAX, result_n, len(follow_ups)))
         if result is not None:
@@ -217,11 +217,11 @@ def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
         if follow_ups:
             put_tasks(parts, follow_ups)
         if away:
-            parts.append(_PARCELS.pack(len(parcels)))
-            for place, destination, run_at_ms, envelope in parcels:
-                parts += (_PARCEL.pack(place, destination, run_at_ms, len(envelope)), envelope)
-        elif parcels:
-            raise ValueError("an Ack has no room for parcels: they need an AckAway")
+            parts.append(_REMOTE_COUNT.pack(len(remote_follow_ups)))
+            for place, destination, run_at_ms, envelope in remote_follow_ups:
+                parts += (_REMOTE.pack(place, destination, run_at_ms, len(envelope)), envelope)
+        elif remote_follow_ups:
+            raise ValueError("an Ack has no room for remote follow-ups: they need an AckAway")
 
 
 def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
@@ -233,17 +233,17 @@ def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
             raise DecodeError(f"the entry has a result of {result_n} bytes")
         result = None if result_n == -1 else reader.take(result_n)
         follow_ups = tuple(read_tasks(reader, follow_up_n)) if follow_up_n else ()
-        parcels = _read_parcels(reader) if away else ()
-        items.append(AckItem(task_id, number << SECRET_BITS | secret, result, follow_ups, parcels))
+        remote_follow_ups = _read_remote_follow_ups(reader) if away else ()
+        items.append(AckItem(task_id, number << SECRET_BITS | secret, result, follow_ups, remote_follow_ups))
     return items
 
 
-def _read_parcels(reader: Reader) -> tuple[Parcel, ...]:
-    parcels = []
-    for _ in range(*reader.unpack(_PARCELS)):
-        place, destination, run_at_ms, envelope_n = reader.unpack(_PARCEL)
-        parcels.append(Parcel(place, destination, run_at_ms, reader.take(envelope_n)))
-    return tuple(parcels)
+def _read_remote_follow_ups(reader: Reader) -> tuple[RemoteFollowUp, ...]:
+    remote_follow_ups = []
+    for _ in range(*reader.unpack(_REMOTE_COUNT)):
+        place, destination, run_at_ms, envelope_n = reader.unpack(_REMOTE)
+        remote_follow_ups.append(RemoteFollowUp(place, destination, run_at_ms, reader.take(envelope_n)))
+    return tuple(remote_follow_ups)
 
 
 @dataclass(slots=True)
@@ -430,23 +430,23 @@ class Purge(_TaskIds):
 
 
 @dataclass(slots=True)
-class Forget:
+class ExpireKeys:
     """Rows that were kept only for a while are deleted."""
 
     now_ms: int
-    items: list[ForgetItem]
+    items: list[ExpiringKey]
 
     def put(self, parts: list[bytes]) -> None:
         parts.append(COUNT.pack(len(self.items)))
         for when_ms, key in self.items:
-            parts += (_FORGET_ITEM.pack(when_ms, len(key)), key)
+            parts += (_EXPIRING_KEY.pack(when_ms, len(key)), key)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Forget":
+    def read(cls, now_ms: int, reader: Reader) -> "ExpireKeys":
         items = []
         for _ in range(reader.count()):
-            when_ms, key_n = reader.unpack(_FORGET_ITEM)
-            items.append(ForgetItem(when_ms, reader.take(key_n)))
+            when_ms, key_n = reader.unpack(_EXPIRING_KEY)
+            items.append(ExpiringKey(when_ms, reader.take(key_n)))
         return cls(now_ms, items)
 
 
@@ -526,7 +526,7 @@ class Delivered:
 
 Entry = (
     LeaderStarted | Enqueue | Claim | Ack | Fail | Extend | Release | Expire | Promote | Cancel | RetryDead
-    | DiscardDead | Purge | Forget | RaiseLevel | SetQueue | AckAway | Receive | Delivered | UpdateTasks | Lapse
+    | DiscardDead | Purge | ExpireKeys | RaiseLevel | SetQueue | AckAway | Receive | Delivered | UpdateTasks | TtlExpire
     | PutSchedule | DropSchedule | FireSchedule | DealShares
 )  # fmt: skip
 
@@ -544,14 +544,14 @@ _KINDS: dict[int, type[Entry]] = {
     11: RetryDead,
     12: DiscardDead,
     13: Purge,
-    14: Forget,
+    14: ExpireKeys,
     15: RaiseLevel,
     16: SetQueue,
     17: AckAway,
     18: Receive,
     19: Delivered,
     20: UpdateTasks,
-    21: Lapse,
+    21: TtlExpire,
     22: PutSchedule,
     23: DropSchedule,
     24: FireSchedule,

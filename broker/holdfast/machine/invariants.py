@@ -147,8 +147,8 @@ def _task_violations(meta: Meta, tasks: dict[bytes, Execution]) -> list[str]:
         if task.cancel_requested and task.state in (READY, DELAYED, RETRY_PENDING):
             found.append(f"{name} waits although its cancellation was asked for")
         # Only claims that were released have ended, and the present one has not.
-        may_lapse = task.state in (READY, DELAYED, CLAIMED) and task.claims == (task.state == CLAIMED)
-        if task.start_by_ms and not may_lapse:
+        may_ttl_expire = task.state in (READY, DELAYED, CLAIMED) and task.claims == (task.state == CLAIMED)
+        if task.start_by_ms and not may_ttl_expire:
             found.append(f"{name} can still die of waiting")
         if task.state == CLAIMED and task.timeout_ms and task.timer_ms > task.changed_ms + task.timeout_ms:
             found.append(f"{name} is claimed for longer than it may run")
@@ -294,8 +294,8 @@ def _attachment_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]
         if kind not in (REPORT_ERROR, REPORT_RESULT, REPORT_CONFLICT):
             found.append(f"report {key[1:].hex()} is of an unknown kind")
     listed = {key[1:]: Attempts.decode(row) for key, row in _family(kv, keys.ATTEMPTS)}
-    told = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
-    found += [f"the attempts of task {task_id.hex()} are not as it says" for task_id in listed.keys() ^ told]
+    reported = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
+    found += [f"the attempts of task {task_id.hex()} are not as it says" for task_id in listed.keys() ^ reported]
     return found
 
 
@@ -315,22 +315,22 @@ def _worker_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
 
 
 def _post_violations(kv: Rows) -> list[str]:
-    """Letters have the numbers that their outbox says, without a gap, and nobody has heard of a letter number 0."""
+    """Messages have the numbers that their outbox says, without a gap, and nobody has heard of a message number 0."""
     boxes: dict[int, Outbox] = {}
-    letters: dict[int, set[int]] = {}
+    messages: dict[int, set[int]] = {}
     for key, row in _family(kv, keys.OUTBOX):
         destination, sequence = keys.outbox_place(key)
         if sequence:
-            letters.setdefault(destination, set()).add(sequence)
+            messages.setdefault(destination, set()).add(sequence)
         else:
             boxes[destination] = Outbox.decode(row)
     found = []
-    for destination in sorted(boxes.keys() | letters.keys()):
+    for destination in sorted(boxes.keys() | messages.keys()):
         box = boxes.get(destination, Outbox())
-        if letters.get(destination, set()) != set(range(box.delivered + 1, box.last + 1)):
-            found.append(f"the outbox for shard {destination} does not have the letters that it says")
+        if messages.get(destination, set()) != set(range(box.delivered + 1, box.last + 1)):
+            found.append(f"the outbox for shard {destination} does not have the messages that it says")
         if not box.last or box.delivered > box.last:
-            found.append(f"the outbox for shard {destination} has delivered {box.delivered} letters of {box.last}")
+            found.append(f"the outbox for shard {destination} has delivered {box.delivered} messages of {box.last}")
     found += [f"inbox {key.hex()} is empty" for key, row in _family(kv, keys.INBOX) if not Inbox.decode(row).last]
     return found
 
@@ -346,14 +346,14 @@ def _short_results(kv: Rows, tasks: dict[bytes, Execution]) -> Iterator[tuple[by
 def _memory_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     """Rows that are kept only for a while and the times at which they are forgotten belong together."""
     armed: dict[bytes, list[int]] = {}
-    for key, _ in _family(kv, keys.FORGET):
+    for key, _ in _family(kv, keys.KEY_EXPIRY):
         when_ms, target = keys.timed(key)
         armed.setdefault(target, []).append(when_ms)
     kept: dict[bytes, int | None] = {}
-    kept.update((key, Dedup.decode(row).forget_ms) for key, row in _family(kv, keys.DEDUP))
-    kept.update((key, ClaimRequest.decode(row).forget_ms) for key, row in _family(kv, keys.CLAIM_REQUEST))
-    kept.update((key, Bucket.decode(row).forget_ms) for key, row in _family(kv, keys.BUCKET))
-    kept.update((key, Discard.decode(row).forget_ms) for key, row in _family(kv, keys.DISCARD))
+    kept.update((key, Dedup.decode(row).key_expiry_ms) for key, row in _family(kv, keys.DEDUP))
+    kept.update((key, ClaimRequest.decode(row).key_expiry_ms) for key, row in _family(kv, keys.CLAIM_REQUEST))
+    kept.update((key, Bucket.decode(row).key_expiry_ms) for key, row in _family(kv, keys.BUCKET))
+    kept.update((key, Discard.decode(row).key_expiry_ms) for key, row in _family(kv, keys.DISCARD))
     kept.update((key, None) for key, _ in _family(kv, keys.RECENT))
     kept.update(_short_results(kv, tasks))
     found = [f"row {key.hex()} is never forgotten" for key in kept.keys() - armed.keys()]
@@ -363,7 +363,7 @@ def _memory_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     found += [
         f"request id {key.hex()} is forgotten before its window is over"
         for key, dedup in requests
-        if dedup.forget_ms < dedup.window_end_ms
+        if dedup.key_expiry_ms < dedup.window_end_ms
     ]
     found += [
         f"row {key.hex()} is forgotten at another time than it says"

@@ -17,15 +17,15 @@ A family number is never reused for something else, also when its family is reti
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -
     DEDUP           queue, request id                           rows.Dedup
-    FORGET          when, key                                   - (of a DEDUP, RECENT, CLAIM_REQUEST, BUCKET or DISCARD,
+    KEY_EXPIRY      when, key                                   - (of a DEDUP, RECENT, CLAIM_REQUEST, BUCKET or DISCARD,
                                                                   or of a result, a REPORT, that goes before its task)
     RECENT          token                                       rows.Recent, the first answer to a settled claim
     RETENTION       when, task id                               -
     SCHEDULE        queue, name                                 rows.Schedule
     SETTINGS        queue                                       rows.Settings, what the queue does in its own way
     QUEUE           queue                                       rows.Queue, counters and low-water marks
-    OUTBOX          destination, sequence                       rows.Letter; at sequence 0 rows.Outbox, how far it is
-    INBOX           source, incarnation                         rows.Inbox, how far that source's letters have come
+    OUTBOX          destination, sequence                       rows.OutboxMessage; at sequence 0 rows.Outbox, how far
+    INBOX           source, incarnation                         rows.Inbox, how far that source's messages have come
     REPORT          task id                                     rows.Report, the last error, the result or a conflict
     CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
@@ -56,7 +56,7 @@ CLAIM_EXPIRY = 0x07
 DUE = 0x08
 DEAD = 0x09
 DEDUP = 0x0A
-FORGET = 0x0B
+KEY_EXPIRY = 0x0B
 RECENT = 0x0C
 RETENTION = 0x0D
 SCHEDULE = 0x0E
@@ -78,7 +78,7 @@ SUSPECT = 0x1E
 ALONE = 0x1F
 
 FAMILIES = (
-    META, ENVELOPE, EXECUTION, READY, READY_AGE, SUBQUEUE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, FORGET, RECENT,
+    META, ENVELOPE, EXECUTION, READY, READY_AGE, SUBQUEUE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, KEY_EXPIRY, RECENT,
     RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, BUCKET, UNIQUE,
     ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE, SUSPECT, ALONE,
 )  # fmt: skip
@@ -102,7 +102,7 @@ _CLAIM_EXPIRY = bytes([CLAIM_EXPIRY])
 _DUE = bytes([DUE])
 _DEAD = bytes([DEAD])
 _DEDUP = bytes([DEDUP])
-_FORGET = bytes([FORGET])
+_KEY_EXPIRY = bytes([KEY_EXPIRY])
 _RECENT = bytes([RECENT])
 _RETENTION = bytes([RETENTION])
 _SETTINGS = bytes([SETTINGS])
@@ -282,8 +282,8 @@ def retention(purge_ms: int, task_id: bytes) -> bytes:
     return _RETENTION + _pack_u64(purge_ms) + task_id
 
 
-def forget(when_ms: int, key: bytes) -> bytes:
-    return _FORGET + _pack_u64(when_ms) + key
+def key_expiry(when_ms: int, key: bytes) -> bytes:
+    return _KEY_EXPIRY + _pack_u64(when_ms) + key
 
 
 def timed(key: bytes) -> tuple[int, bytes]:
@@ -339,7 +339,7 @@ def outbox_place(key: bytes) -> tuple[int, int]:
 
 
 def outbox_end(destination: int) -> bytes:
-    """The first key behind all letters to a destination."""
+    """The first key behind all messages to a destination."""
     return outbox(destination, (1 << 64) - 1)
 
 

@@ -58,7 +58,7 @@ def _give_claims_back(kv: OrderedKV, machine: Machine) -> None:
 
 
 def inboxes(kv: OrderedKV) -> Iterator[tuple[int, int, Inbox]]:
-    """Source, its incarnation, and how far its letters have come."""
+    """Source, its incarnation, and how far its messages have come."""
     for key, row in rows_of(kv, keys.family_start(keys.INBOX), keys.family_start(keys.INBOX + 1)):
         source, incarnation = keys.inbox_parts(key)
         yield source, incarnation, Inbox.decode(row)

@@ -19,9 +19,9 @@ from holdfast.machine.entries import (
     Enqueue,
     Entry,
     Expire,
+    ExpireKeys,
     Extend,
     Fail,
-    Forget,
     LeaderStarted,
     Promote,
     Purge,
@@ -41,10 +41,10 @@ from holdfast.machine.handlers.operating import (
     apply_update_tasks,
 )
 from holdfast.machine.handlers.posting import apply_delivered, apply_receive
-from holdfast.machine.handlers.purging import apply_forget, apply_purge
+from holdfast.machine.handlers.purging import apply_expire_keys, apply_purge
 from holdfast.machine.handlers.scheduling import apply_drop_schedule, apply_fire_schedule, apply_put_schedule
 from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
-from holdfast.machine.handlers.timing import apply_expire, apply_lapse, apply_promote
+from holdfast.machine.handlers.timing import apply_expire, apply_promote, apply_ttl_expire
 from holdfast.machine.keys import alone, worker
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.operator_entries import (
@@ -52,8 +52,8 @@ from holdfast.machine.operator_entries import (
     DiscardDead,
     DropSchedule,
     FireSchedule,
-    Lapse,
     PutSchedule,
+    TtlExpire,
     UpdateTasks,
 )
 from holdfast.machine.outcomes import Claimed, Outcome
@@ -86,14 +86,14 @@ _HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
     RetryDead: apply_retry_dead,
     DiscardDead: apply_discard_dead,
     Purge: apply_purge,
-    Forget: apply_forget,
+    ExpireKeys: apply_expire_keys,
     RaiseLevel: apply_raise_level,
     SetQueue: apply_set_queue,
     AckAway: apply_ack,
     Receive: apply_receive,
     Delivered: apply_delivered,
     UpdateTasks: apply_update_tasks,
-    Lapse: apply_lapse,
+    TtlExpire: apply_ttl_expire,
     PutSchedule: apply_put_schedule,
     DropSchedule: apply_drop_schedule,
     FireSchedule: apply_fire_schedule,

@@ -20,7 +20,7 @@ OVERLAP_REPLACE = 3
 
 _UPDATE_ITEM = struct.Struct(">16sBBQ")
 _DISCARD_HEAD = struct.Struct(">QHH")
-_LAPSE_HEAD = struct.Struct(">QI")
+_TTL_EXPIRE_HEAD = struct.Struct(">QI")
 _PUT_SCHEDULE = struct.Struct(">BBQBBQI")
 _NAMES = struct.Struct(">BB")
 _FIRE = struct.Struct(">QQQBH")
@@ -78,7 +78,7 @@ class DiscardDead:
 
 
 @dataclass(slots=True)
-class Lapse:
+class TtlExpire:
     """Tasks that nobody started in time are dead."""
 
     now_ms: int
@@ -87,12 +87,12 @@ class Lapse:
     task_ids: list[bytes]
 
     def put(self, parts: list[bytes]) -> None:
-        parts += (_LAPSE_HEAD.pack(self.dead_keep_ms, len(self.error)), self.error)
+        parts += (_TTL_EXPIRE_HEAD.pack(self.dead_keep_ms, len(self.error)), self.error)
         put_task_ids(parts, self.task_ids)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Lapse":
-        dead_keep_ms, error_n = reader.unpack(_LAPSE_HEAD)
+    def read(cls, now_ms: int, reader: Reader) -> "TtlExpire":
+        dead_keep_ms, error_n = reader.unpack(_TTL_EXPIRE_HEAD)
         return cls(now_ms, dead_keep_ms, reader.take(error_n), reader.task_ids())
 
 

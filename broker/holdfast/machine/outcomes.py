@@ -62,7 +62,7 @@ class Fired(NamedTuple):
 
 
 class Received(NamedTuple):
-    """How far the letters of a source have come."""
+    """How far the messages of a source have come."""
 
     last: int
     accepted: tuple[Accepted, ...]  # those that had not come before

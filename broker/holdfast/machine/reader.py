@@ -17,14 +17,14 @@ from holdfast.machine.rows import (
     Attempts,
     Discard,
     Execution,
-    Letter,
     Outbox,
+    OutboxMessage,
     Queue,
     Report,
     Settings,
 )
 
-LETTERS_PAGE = 16  # read at once: each may be as large as a call
+MESSAGES_PAGE = 16  # read at once: each may be as large as a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Reader:
         """The places of a queue's dead letters (time of death, task id), oldest first, and whether there are more.
 
         `after` is the last place of the page before, empty for the first page. It is a place, not a count, so that
-        letters that are retried or discarded between two pages shift nothing.
+        dead letters that are retried or discarded between two pages shift nothing.
         """
         prefix = keys.dead_prefix(queue)
         start = max(prefix + after + b"\0" if after else prefix, prefix + from_ms.to_bytes(8, "big"))
@@ -173,7 +173,7 @@ class Reader:
     # --- other shards -----------------------------------------------------------------------------------------
 
     def outboxes(self) -> list[tuple[int, Outbox]]:
-        """How far the letters to each destination are."""
+        """How far the messages to each destination are."""
         found = []
         start = keys.family_start(keys.OUTBOX)
         while rows := self.scan(start, keys.family_start(keys.OUTBOX + 1), 1):
@@ -182,23 +182,23 @@ class Reader:
             start = keys.outbox_end(destination)
         return found
 
-    def letters(self, destination: int, letters_max: int, bytes_max: int) -> tuple[int, list[Letter]]:
-        """The letters to bring next and the sequence of the first one, which may be as large as it likes."""
+    def outbox_messages(self, destination: int, messages_max: int, bytes_max: int) -> tuple[int, list[OutboxMessage]]:
+        """The messages to bring next and the sequence of the first one, which may be as large as it likes."""
         row = self.get(keys.outbox(destination, 0))
         first = 1 if row is None else Outbox.decode(row).delivered + 1
-        letters: list[Letter] = []
+        messages: list[OutboxMessage] = []
         size = 0
-        while len(letters) < letters_max:
-            start = keys.outbox(destination, first + len(letters))
-            rows = self.scan(start, keys.outbox_end(destination), LETTERS_PAGE)
-            for _, letter in rows[: letters_max - len(letters)]:
-                size += len(letter)
-                if letters and size > bytes_max:
-                    return first, letters
-                letters.append(Letter.decode(letter))
-            if len(rows) < LETTERS_PAGE:
+        while len(messages) < messages_max:
+            start = keys.outbox(destination, first + len(messages))
+            rows = self.scan(start, keys.outbox_end(destination), MESSAGES_PAGE)
+            for _, row in rows[: messages_max - len(messages)]:
+                size += len(row)
+                if messages and size > bytes_max:
+                    return first, messages
+                messages.append(OutboxMessage.decode(row))
+            if len(rows) < MESSAGES_PAGE:
                 break
-        return first, letters
+        return first, messages
 
 
 class ReportReader:

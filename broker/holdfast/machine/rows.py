@@ -306,7 +306,7 @@ class Bucket(NamedTuple):
 
     level_micro: int  # in millionths of a claim
     at_ms: int
-    forget_ms: int
+    key_expiry_ms: int
 
     def encode(self) -> bytes:
         return _BUCKET.pack(*self)
@@ -316,7 +316,7 @@ class Bucket(NamedTuple):
         return Bucket(*_BUCKET.unpack(row))
 
     @staticmethod
-    def forget_ms_in(row: bytes) -> int:
+    def key_expiry_ms_in(row: bytes) -> int:
         """That alone, where the rest is not needed."""
         return int.from_bytes(row[-8:], "big")
 
@@ -402,7 +402,7 @@ class Discard(NamedTuple):
 
     dead_reason: int
     died_ms: int
-    forget_ms: int
+    key_expiry_ms: int
     queue: bytes
     type: bytes
     tenant: bytes
@@ -411,17 +411,17 @@ class Discard(NamedTuple):
 
     def encode(self) -> bytes:
         names = (self.queue, self.type, self.tenant, self.by, self.note)
-        head = _DISCARD.pack(self.dead_reason, self.died_ms, self.forget_ms, *map(len, names))
+        head = _DISCARD.pack(self.dead_reason, self.died_ms, self.key_expiry_ms, *map(len, names))
         return head + b"".join(names)
 
     @staticmethod
     def decode(row: bytes) -> "Discard":
-        dead_reason, died_ms, forget_ms, *lengths = _DISCARD.unpack_from(row)
+        dead_reason, died_ms, key_expiry_ms, *lengths = _DISCARD.unpack_from(row)
         names, at = [], _DISCARD.size
         for length in lengths:
             names.append(row[at : at + length])
             at += length
-        return Discard(dead_reason, died_ms, forget_ms, *names)
+        return Discard(dead_reason, died_ms, key_expiry_ms, *names)
 
 
 class Share(NamedTuple):
@@ -456,7 +456,7 @@ class Settings(NamedTuple):
         return Settings(version, row[_SETTINGS.size :], rates_since_ms)
 
 
-class Letter(NamedTuple):
+class OutboxMessage(NamedTuple):
     """A task on its way to another shard, whose leader decides what else it needs."""
 
     run_at_ms: int  # 0: at once
@@ -466,17 +466,17 @@ class Letter(NamedTuple):
         return self.run_at_ms.to_bytes(8, "big") + self.envelope
 
     @staticmethod
-    def decode(row: bytes) -> "Letter":
-        return Letter(int.from_bytes(row[:8], "big"), row[8:])
+    def decode(row: bytes) -> "OutboxMessage":
+        return OutboxMessage(int.from_bytes(row[:8], "big"), row[8:])
 
 
 _OUTBOX = struct.Struct(">QQ")
 
 
 class Outbox(NamedTuple):
-    """How far the letters to one destination are: those after `delivered`, up to `last`, are on their way."""
+    """How far the messages to one destination are: those after `delivered`, up to `last`, are on their way."""
 
-    last: int = 0  # the sequence of the newest letter
+    last: int = 0  # the sequence of the newest message
     delivered: int = 0
 
     @property
@@ -492,7 +492,7 @@ class Outbox(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """The sequence of the newest letter of one source: what comes again is known by it."""
+    """The sequence of the newest message of one source: what comes again is known by it."""
 
     last: int
 
@@ -511,14 +511,14 @@ class Dedup(NamedTuple):
     """Which task a request id made, or was answered with. The row may be there for longer than it counts."""
 
     task_id: bytes
-    forget_ms: int  # when the row goes, unless the task that the id made lives on
+    key_expiry_ms: int  # when the row goes, unless the task that the id made lives on
     window_ms: int  # how long the id counts at least; 0: it made no task, another one had its unique key
     digest: int  # of what the task was made of; 0: not to be compared
 
     @property
     def window_end_ms(self) -> int:
         """Exactly, however often the row was renewed: an id is accepted when its task is made."""
-        return task_id_time_ms(self.task_id) + self.window_ms if self.window_ms else self.forget_ms
+        return task_id_time_ms(self.task_id) + self.window_ms if self.window_ms else self.key_expiry_ms
 
     def encode(self) -> bytes:
         return _DEDUP.pack(*self)
@@ -582,12 +582,12 @@ _CLAIM_REF = struct.Struct(">16sQQ")
 class ClaimRequest(NamedTuple):
     """The claims that one reserve call was given, for its retry."""
 
-    forget_ms: int
+    key_expiry_ms: int
     claims: tuple[tuple[bytes, int], ...]  # (task id, token)
 
     def encode(self) -> bytes:
         refs = [_CLAIM_REF.pack(task_id, token >> SECRET_BITS, token & SECRET_MAX) for task_id, token in self.claims]
-        return self.forget_ms.to_bytes(8, "big") + b"".join(refs)
+        return self.key_expiry_ms.to_bytes(8, "big") + b"".join(refs)
 
     @staticmethod
     def decode(row: bytes) -> "ClaimRequest":

@@ -136,7 +136,7 @@ def _end_start_by(draft: Draft, task_id: bytes, task: Execution) -> None:
 
 def _resume_start_by(draft: Draft, task_id: bytes, task: Execution) -> None:
     """A claim came to nothing. One that was released does not count as a start: the time to live goes on, and if it has
-    passed meanwhile the task lapses. After any other end of a claim the task has been started."""
+    passed meanwhile the task ttl-expires. After any other end of a claim the task has been started."""
     if task.claims:
         task.start_by_ms = 0
     else:
@@ -374,21 +374,21 @@ def revive(draft: Draft, task_id: bytes, task: Execution) -> None:
     enter_ready_line(draft, task_id, task)
 
 
-def vanish(draft: Draft, task_id: bytes, task: Execution) -> None:
+def purge_task(draft: Draft, task_id: bytes, task: Execution) -> None:
     """Every row of the task goes; only its request id is remembered for the rest of its window."""
     _leave(draft, task_id, task, draft.queue(task.queue))
     draft.drop(task_id)
     draft.delete(keys.envelope(task_id))
     draft.delete(keys.report(task_id))
     if 0 < task.result_end_ms < task.timer_ms:  # its result had a time of its own, which may be late
-        draft.delete(keys.forget(task.result_end_ms, keys.report(task_id)))
+        draft.delete(keys.key_expiry(task.result_end_ms, keys.report(task_id)))
     if task.flags & HAS_ATTEMPTS:
         draft.delete(keys.attempts(task_id))
 
 
 def remember_until(draft: Draft, when_ms: int, key: bytes) -> None:
     """Arms the deletion of a row that is kept only for a while."""
-    draft.put(keys.forget(when_ms, key), b"")
+    draft.put(keys.key_expiry(when_ms, key), b"")
     effects = draft.effects
-    if not effects.forget_ms or when_ms < effects.forget_ms:
-        effects.forget_ms = when_ms
+    if not effects.key_expiry_ms or when_ms < effects.key_expiry_ms:
+        effects.key_expiry_ms = when_ms

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 
 from holdfast.raft.journal import Journal
-from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, Timing
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, Setup, Timing
 from holdfast.raft.liveness import ECHO_ONLY, AliveRaft
 from holdfast.raft.messages import (
     Append,
@@ -64,7 +64,7 @@ class ShardRaft(AliveRaft):
         draw: Callable[[], float],
     ) -> None:
         """`applied_index` is what the state has; without one it is as old as the start of the log."""
-        super().__init__(replica, journal, timing, draw, now_s, append_bytes_max)
+        super().__init__(Setup(replica, journal, timing, draw, now_s, append_bytes_max))
         self.is_reluctant = False  # True: leads if it is asked to, but leaves elections to others
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
@@ -220,7 +220,7 @@ class ShardRaft(AliveRaft):
             raise ImpossibleMessageError(f"term {term}, which is too far ahead of term {self.term}")
 
     def _is_beyond(self, term: int) -> bool:
-        # Who is blank has nothing to compare with.
+        # Who is empty has nothing to compare with.
         return term > TERM_LIKELY_MAX and 0 < self.term < term - TERMS_AHEAD_MAX
 
     def _check_append(self, sender: str, message: Append) -> None:

@@ -4,11 +4,8 @@ A configuration counts from when it is appended, because then a majority of it m
 is cut. Everything that is counted is counted over its voters.
 """
 
-from collections.abc import Callable
-
 from holdfast.raft.codec import configuration_entry
-from holdfast.raft.journal import Journal
-from holdfast.raft.library import LEADER, LibraryRaft, Timing
+from holdfast.raft.library import LEADER, LibraryRaft, Setup
 from holdfast.raft.membership import (
     CHANGE_UNDER_WAY,
     NOT_CAUGHT_UP,
@@ -20,18 +17,18 @@ from holdfast.raft.membership import (
     with_voter,
     without,
 )
-from holdfast.raft.messages import BLANK, Configuration, Entry, Kind
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration, Entry, Kind
 from holdfast.raft.progress import Progress
 
 
 class GroupRaft(LibraryRaft):
     """A replica's members, and what it knows of each while it leads."""
 
-    def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float], now_s: float) -> None:
-        super().__init__(replica, journal, timing, draw)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._handing_over_to: str | None = None
         self.durable_index = self.last_index  # what this replica has on disk
-        self._now_s = now_s
+        self._now_s = setup.now_s
         self.progress: dict[str, Progress] = {}  # of the others; of a replica that does not lead, what it knew last
         self._round = 0  # the number of the newest sending
         self._configuration_changed()
@@ -114,7 +111,7 @@ class GroupRaft(LibraryRaft):
     def _configuration_changed(self) -> None:
         """Goes by the newest configuration in the log, whether it is committed or not."""
         known = self.journal.configurations
-        self.configuration_index, self.configuration = known[-1] if known else (0, BLANK)
+        self.configuration_index, self.configuration = known[-1] if known else (0, NO_CONFIGURATION)
         self._voters = frozenset(self.configuration.voters)
         self._other_voters = tuple(voter for voter in self.configuration.voters if voter != self.replica)
         self._majority = len(self._voters) // 2 + 1

@@ -66,7 +66,7 @@ class Journal(Protocol):
 
 
 def found(journal: Journal, voters: Iterable[str]) -> None:
-    """Begins a group in the journal of its founder; all others stay blank until they hear of it."""
+    """Begins a group in the journal of its founder; all others stay empty until they hear of it."""
     assert journal.former_last == NOTHING, "a group is founded once"
     journal.append(configuration_entry(1, 1, Configuration.of(1, voters)))
     journal.set_term(1, None)
@@ -142,7 +142,7 @@ class MemoryJournal:
         self._configurations = [(index, configuration)]
 
     def wiped(self) -> "MemoryJournal":
-        """The blank journal of this replica after it was deleted and taken back: see node_journal.py."""
+        """The empty journal of this replica after it was deleted and taken back: see node_journal.py."""
         last = (self.term_at(self.last_index) or 0, self.last_index)
         return MemoryJournal((), self.term, self.voted_for, former_last=max(self.former_last, last))
 

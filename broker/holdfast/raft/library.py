@@ -8,6 +8,7 @@ nothing of the library is seen there: its object is behind this file's `LibraryR
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pysyncobj.syncobj as _module
 from pysyncobj import SyncObj, SyncObjConf
@@ -59,6 +60,17 @@ class Timing:
     # Without an answer of a majority before a leader steps down. Counted from when the question was sent, and less than
     # what followers wait from when they got it: nobody can be elected before that.
     silence_s_max: float = 0.45
+
+
+class Setup(NamedTuple):
+    """What a replica begins with."""
+
+    replica: str
+    journal: Journal
+    timing: Timing
+    draw: Callable[[], float]
+    now_s: float
+    append_bytes_max: int
 
 
 class _LibraryJournal:
@@ -126,12 +138,12 @@ class _Library(SyncObj):  # type: ignore[misc]  # the library has no types
 class LibraryRaft:
     """The library's state of one replica, with plain names."""
 
-    def __init__(self, replica: str, journal: Journal, timing: Timing, draw: Callable[[], float]) -> None:
-        self.draw = draw
-        self.timing = timing
-        self.replica = replica
-        self.journal = journal
-        self._library = _Library(replica, journal)
+    def __init__(self, setup: Setup) -> None:
+        self.draw = setup.draw
+        self.timing = setup.timing
+        self.replica = setup.replica
+        self.journal = setup.journal
+        self._library = _Library(setup.replica, setup.journal)
 
     # --- its state, with plain names --------------------------------------------------------------------------
 

@@ -6,10 +6,8 @@ term or the vote, or counts anything as durable; the messages themselves are del
 """
 
 import math
-from collections.abc import Callable
 
-from holdfast.raft.journal import Journal
-from holdfast.raft.library import FOLLOWER, LEADER, Timing
+from holdfast.raft.library import FOLLOWER, LEADER, Setup
 from holdfast.raft.messages import AppendReply, Sign
 from holdfast.raft.sending import SendingRaft
 
@@ -19,20 +17,12 @@ ECHO_ONLY = 0  # as the index of a reply: it was heard, and nothing is said of t
 class AliveRaft(SendingRaft):
     """What a replica knows of the others' lives, and lets them know of its own."""
 
-    def __init__(
-        self,
-        replica: str,
-        journal: Journal,
-        timing: Timing,
-        draw: Callable[[], float],
-        now_s: float,
-        append_bytes_max: int,
-    ) -> None:
-        super().__init__(replica, journal, timing, draw, now_s, append_bytes_max)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._durable_term = self.term
         # As if it had just heard one: before a restart it may have, and that leader still counts on it.
-        self._heard_leader_s = now_s
-        self._heartbeat_due_s = now_s
+        self._heard_leader_s = setup.now_s
+        self._heartbeat_due_s = setup.now_s
         # Sendings of the leader, by their numbers: the newest that has arrived, was delivered, was answered.
         self._heard_round = self._taken_round = self._answered_round = 0
 

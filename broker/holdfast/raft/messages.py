@@ -61,7 +61,7 @@ class Configuration:
         return tuple(sorted(self.voters + self.learners))
 
 
-BLANK = Configuration(0, ())  # of a replica that knows of no group yet
+NO_CONFIGURATION = Configuration(0, ())  # of a replica that knows of no group yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ the round of the entries that change it, so a crash keeps both or neither.
 
 **Gone.** A replica that was removed from its group is deleted, but not what it has promised. `forget` leaves a record
 of its term, its vote and how far its log reached, and no entries: nothing of it keeps the log from being cut. If the
-same group wants this node again, `create` begins a blank journal with that record. It holds until the next `forget`:
+same group wants this node again, `create` begins an empty journal with that record. It holds until the next `forget`:
   * with the term and the vote it cannot vote twice in one term
   * with the end of its former log it votes for nobody who lacks what it had acknowledged, and does not stand before it
     has all of that again. Members that have not heard of its removal still count its vote.
@@ -118,7 +118,7 @@ class NodeJournal:
 
     @classmethod
     def create(cls, log: NodeLog, shard: int, *, group: int, state_name: str) -> "NodeJournal":
-        """The journal of a blank replica. If it belonged to the same group before, it still owes what it promised."""
+        """The journal of an empty replica. If it belonged to the same group before, it still owes what it promised."""
         gone = gone_of(log, shard)
         if gone is None and shard in log.hard_states:
             raise JournalError(f"Expected no replica of shard {shard}, but the log has one.")

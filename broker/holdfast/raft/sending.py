@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from holdfast.raft.group import GroupRaft
-from holdfast.raft.journal import Journal
-from holdfast.raft.library import LEADER, Timing
+from holdfast.raft.library import LEADER, Setup
 from holdfast.raft.messages import Append, Entry
 from holdfast.raft.ready import Ready
 
@@ -19,23 +18,15 @@ APPEND_ENTRIES_MAX = 4_096  # in one message
 class SendingRaft(GroupRaft):
     """A replica's way to the others, and the time that goes with what a leader sends."""
 
-    def __init__(
-        self,
-        replica: str,
-        journal: Journal,
-        timing: Timing,
-        draw: Callable[[], float],
-        now_s: float,
-        append_bytes_max: int,
-    ) -> None:
-        super().__init__(replica, journal, timing, draw, now_s)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self.ready = Ready()
-        self._append_bytes_max = append_bytes_max
+        self._append_bytes_max = setup.append_bytes_max
         self.shard_time_ms: Callable[[], int] = lambda: 0  # for the driver to set: what a leader tells the others
         # The time that the newest leader has told, which may be this one. It may be less than what the one before it
         # told: but all that has happened since was counted by it, and the next leader has to go on with that.
         self.leader_time_ms = 0
-        self.leader_time_heard_s = now_s
+        self.leader_time_heard_s = setup.now_s
         self._leader_time_term = 0
 
     def replicate(self, bytes_max: float = math.inf) -> int:

@@ -164,9 +164,9 @@ class Checkpointer:
         """Looks regularly until cancelled."""
         while True:
             await asyncio.sleep(interval_seconds)
-            await self.look()
+            await self.poll()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Flushes what is due, and cuts what is needed no more."""
         for replica in list(self._replicas()):
             if self.is_due(replica) and self._may_flush():

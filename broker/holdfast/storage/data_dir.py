@@ -174,13 +174,13 @@ def set_aside(path: Path, stamp: str) -> Path | None:
 
 def _refuse_foreign(path: Path) -> None:
     """Without a FORMAT file only an empty directory, or one whose first start was interrupted, is ours to fill."""
-    strangers = sorted(name for name in os.listdir(path) if name not in _BEFORE_FORMAT)
+    foreign = sorted(name for name in os.listdir(path) if name not in _BEFORE_FORMAT)
     for name in (_LOG, _STATE):
         if (path / name).is_dir() and os.listdir(path / name):
-            strangers.append(name)
-    if strangers:
+            foreign.append(name)
+    if foreign:
         raise DataDirError(
-            f"{path} is not a Holdfast data directory: it has no {_FORMAT} file but contains {strangers[0]!r}. "
+            f"{path} is not a Holdfast data directory: it has no {_FORMAT} file but contains {foreign[0]!r}. "
             "Choose an empty or a new directory."
         )
 

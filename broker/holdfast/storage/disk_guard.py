@@ -27,9 +27,9 @@ class DiskGuard:
         self._free_bytes_min = free_bytes_min
         self.free_bytes = 0
         self._found_full = False
-        self.look()
+        self.poll()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Measures again; returns whether some writes that were refused before are allowed now."""
         was_refusing, was_critical = self.refusing, self.critical
         self._measure_free()

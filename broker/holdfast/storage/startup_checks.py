@@ -13,7 +13,7 @@ class RecoveryError(RuntimeError):
 
 
 def recover_shard(journal: NodeJournal, log: NodeLog, kv: OrderedKV, shard: int) -> Machine:
-    """The machine of a shard, as far as its state reaches. A blank one's incarnation is its group's, on every node."""
+    """The machine of a shard, as far as its state reaches. An empty one's incarnation is its group's, on every node."""
     machine = Machine(kv, shard=shard, incarnation=incarnation_of(journal.group))
     _check_together(journal, log, shard, machine.meta.applied_index)
     return machine

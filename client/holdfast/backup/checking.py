@@ -59,7 +59,7 @@ def verify(
                 verdict.problems += _state_problems(shard, report)
     _read(store, manifest.queues, verdict, seen, advance, None)
     if len(reports) == len(manifest.shards):
-        verdict.problems += _letter_problems(manifest, reports)
+        verdict.problems += _message_problems(manifest, reports)
     return verdict
 
 
@@ -97,7 +97,7 @@ def _state_problems(shard: ShardCopy, report: StateReport) -> list[str]:
     return found
 
 
-def _letter_problems(manifest: Manifest, reports: Mapping[int, StateReport]) -> list[str]:
+def _message_problems(manifest: Manifest, reports: Mapping[int, StateReport]) -> list[str]:
     """Tasks on their way between shards: whatever has left one must have arrived at the other, and nothing may have
     arrived that the first does not know of."""
     found = []

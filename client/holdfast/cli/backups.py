@@ -32,7 +32,7 @@ _CODES = {
 
 
 def open_store(target: str, key: Path | None, *, make: bool = False) -> Store:
-    with told():
+    with reported():
         return Store(open_target(target, make=make), None if key is None else read_key(key))
 
 
@@ -56,13 +56,13 @@ def listed(store: Store) -> list[Manifest | BackupError]:
         except BackupError as error:
             return error
 
-    with told():
+    with reported():
         return [read(id) for id in store.ids()]
 
 
 def find(store: Store, id: str | None) -> Manifest:
     """The backup of this id, or the newest."""
-    with told():
+    with reported():
         return store.read(id or store.newest())
 
 
@@ -70,14 +70,14 @@ def verify(store: Store, manifest: Manifest, advance: Callable[[int], None], *, 
     check_state: checking.CheckState | None = None
     if not files_only:
         reviving = _load("holdfast backup verify, unless with --files-only,")
-        with told(reviving):
+        with reported(reviving):
             reviving.check_format(manifest.state_format)
 
         def check_state(directory: Path) -> Any:
-            with told(reviving):
+            with reported(reviving):
                 return reviving.check_state(directory)
 
-    with told():
+    with reported():
         return checking.verify(store, manifest, advance, check_state)
 
 
@@ -85,7 +85,7 @@ def restore_data_dir(
     store: Store, manifest: Manifest, data_dir: Path, node_name: str, lives: Lives, progress: Progress
 ) -> Restored:  # fmt: skip
     reviving = _load("holdfast backup restore")
-    with told(reviving):
+    with reported(reviving):
         reviving.check_format(manifest.state_format)
         restoring.check_alone(manifest)
         return restoring.restore_data_dir(store, manifest, reviving, data_dir, node_name, lives, progress)
@@ -96,7 +96,7 @@ def restore_cluster(
     progress: Progress, wait_s: float,
 ) -> Restored:  # fmt: skip
     reviving = _load("holdfast backup restore")
-    with told(reviving):
+    with reported(reviving):
         reviving.check_format(manifest.state_format)
         return _ask(
             address,
@@ -108,19 +108,19 @@ def restore_cluster(
 
 
 def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
-    with _terminated_like_interrupted(), told():
+    with _terminated_like_interrupted(), reported():
         return pruning.prune(store, keep, dry_run=dry_run)
 
 
 def recover_shard(data_dir: Path, shard: int, *, dry_run: bool) -> Any:
     """What the shard was made of, or would be (broker/offline/restoring.py)."""
     reviving = _load("holdfast shard recover")
-    with told(reviving):
+    with reported(reviving):
         return (reviving.look_at_replica if dry_run else reviving.recover_from_replica)(data_dir, shard)
 
 
 @contextmanager
-def told(reviving: Any = None) -> Iterator[None]:
+def reported(reviving: Any = None) -> Iterator[None]:
     """Expected failures become problems of the command."""
     of_server: tuple[type[Exception], ...] = reviving.EXPECTED if reviving is not None else ()
     try:
@@ -158,7 +158,7 @@ def _ask(address: str, timeout_s: float, question: Callable[[BackupClient], Awai
         async with BackupClient(address, timeout_s=timeout_s, retry=True) as client:
             return await question(client)
 
-    with told():
+    with reported():
         return calls.run_async(with_client)
 
 

@@ -127,8 +127,8 @@ def _depth_line(overview: Overview) -> str:
     if depth is None:
         return "tasks   " + ("could not be counted" if overview.depth_error else "are counted through a router")
     line = (
-        f"tasks   {depth.unfinished:,} unfinished in {depth.queues:,} queue{'s' * (depth.queues != 1)}: {depth.ready:,} ready, "
-        f"{depth.claimed:,} claimed, {depth.delayed:,} delayed, {depth.retrying:,} retrying; {depth.dead:,} dead"
+        f"tasks   {depth.unfinished:,} unfinished in {depth.queues:,} queue{'s' * (depth.queues != 1)}: "
+        f"{depth.ready:,} ready, {depth.claimed:,} claimed, {depth.delayed:,} delayed, {depth.retrying:,} retrying; {depth.dead:,} dead"
     )
     return f"{line} (without {named_shards(depth.missing_shards)})" if depth.missing_shards else line
 
@@ -248,13 +248,13 @@ def handover_progress(node: str, *, quiet: bool = False) -> Iterator[ShowHandove
         yield lambda progress, trouble: None
         return
     with output.redrawn(on_errors=True) as redraw:
-        told = [""]
+        reported = [""]
 
         def show(progress: HandoverProgress | None, trouble: str) -> None:
             lines = _handover_lines(node, progress, trouble)
             redraw([output.text(line) for line in lines])
-            if not output.is_watched(on_errors=True) and lines[0] != told[0]:
-                told[0] = lines[0]
+            if not output.is_watched(on_errors=True) and lines[0] != reported[0]:
+                reported[0] = lines[0]
                 output.print_note(lines[0])
 
         yield show

@@ -96,13 +96,13 @@ def up(
     local = _load()
     desired = local.Desired(nodes=nodes, shards=shards, replication=replication, router_port=router_port)
     return cast(
-        Report, _told(local, lambda: local.up(directory, desired, Administrator(), timeout_s=timeout_s, say=say))
+        Report, _reported(local, lambda: local.up(directory, desired, Administrator(), timeout_s=timeout_s, say=say))
     )
 
 
 def down(directory: Path, *, node: str | None, purge: bool, say: Callable[[str], None]) -> Report | None:
     local = _load()
-    return cast(Report | None, _told(local, lambda: local.down(directory, purge=purge, say=say, node=node)))
+    return cast(Report | None, _reported(local, lambda: local.down(directory, purge=purge, say=say, node=node)))
 
 
 def _load() -> Any:
@@ -117,7 +117,7 @@ def _load() -> Any:
         raise CommandFailed(Problem(ExitCode.MISSING_EXTRA, "MISSING_EXTRA", message)) from error
 
 
-def _told(local: Any, act: Callable[[], object]) -> object:
+def _reported(local: Any, act: Callable[[], object]) -> object:
     try:
         return act()
     except local.LocalError as error:

@@ -196,8 +196,8 @@ def print_hashes(hashes: Sequence[ShardHash]) -> None:
         if each.different:
             verdict = "the replicas are DIFFERENT"
         elif not each.complete:
-            told = sum(replica.state_hash is not None for replica in each.replicas)
-            verdict = f"{told} of {len(each.replicas)} replicas have told, and those are equal"
+            reported = sum(replica.state_hash is not None for replica in each.replicas)
+            verdict = f"{reported} of {len(each.replicas)} replicas have told, and those are equal"
         else:
             verdict = f"all {len(each.replicas)} replicas are equal" if len(each.replicas) > 1 else "there is 1 replica"
         print_line(f"Shard {each.shard}: {verdict} at index {each.index:,}.")

@@ -196,8 +196,8 @@ class Coalescer(Generic[ItemT, DoneT]):
                 if not waiting.future.done() and not (
                     isinstance(outcome, Rejected) and self._repeats(waiting, outcome)
                 ):
-                    told = waiting.unknown if isinstance(outcome, Rejected) and waiting.unknown else outcome
-                    waiting.future.set_result(told)
+                    reported = waiting.unknown if isinstance(outcome, Rejected) and waiting.unknown else outcome
+                    waiting.future.set_result(reported)
 
     def _repeats(self, waiting: _Waiting[ItemT, DoneT], refusal: Rejected) -> bool:
         """Whether an item that was refused is sent again, after a pause."""

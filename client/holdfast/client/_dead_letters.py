@@ -190,22 +190,22 @@ class DeadLetterCalls(Calls):
         self, pages: "_Pages", act: _Act | None, progress: Callable[[DeadLetterProgress], None] | None
     ) -> DeadLetterProgress:
         """`act`: None counts only."""
-        told = DeadLetterProgress()
+        reported = DeadLetterProgress()
         token = ""
-        while pages.limit is None or told.found < pages.limit:
-            left = pages.batch_size if pages.limit is None else min(pages.batch_size, pages.limit - told.found)
+        while pages.limit is None or reported.found < pages.limit:
+            left = pages.batch_size if pages.limit is None else min(pages.batch_size, pages.limit - reported.found)
             page = await self.list_dead_letters(
                 pages.queue, where=pages.where, page_size=left, page_token=token, timeout_s=pages.timeout_s
             )
             task_ids = [letter.task_id for letter in page.tasks]
             outcomes = await act(task_ids) if act is not None and task_ids else []
-            told = _after(told, len(task_ids), outcomes)
+            reported = _after(reported, len(task_ids), outcomes)
             if progress is not None and task_ids:
-                progress(told)
+                progress(reported)
             token = next_page(token, page.next_page_token, len(page.tasks))
             if not token:
                 break
-        return told
+        return reported
 
 
 class _Pages:
@@ -224,13 +224,15 @@ class _Pages:
         self.timeout_s = timeout_s
 
 
-def _after(told: DeadLetterProgress, found: int, outcomes: Sequence[DeadLetterDone | Rejected]) -> DeadLetterProgress:
+def _after(
+    reported: DeadLetterProgress, found: int, outcomes: Sequence[DeadLetterDone | Rejected]
+) -> DeadLetterProgress:
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
     return DeadLetterProgress(
-        told.found + found,
-        told.done + len(outcomes) - len(refusals),
-        told.refused + len(refusals),
-        refusals[-1] if refusals else told.last_refusal,
+        reported.found + found,
+        reported.done + len(outcomes) - len(refusals),
+        reported.refused + len(refusals),
+        refusals[-1] if refusals else reported.last_refusal,
     )
 
 

@@ -73,7 +73,7 @@ class DirectSplitCall(SplitCall[Reply[ResponseT]]):
     def rejection(self, failure: Any) -> pb.Rejection:
         if isinstance(failure, ClientClosed):
             raise failure
-        self._topology.doubt_after(failure)
+        self._topology.request_refresh_after(failure)
         return _rejection(failure)
 
     def are_alike(self, failures: Sequence[HoldfastError]) -> bool:
@@ -144,7 +144,7 @@ class Direct:
                 method, request, timeout_s=left_s, repeatable=repeatable, is_first=is_first
             )
         call = DirectSplitCall(method, request, send, self._topology)
-        with self._topology.doubting():
+        with self._topology.refreshing_after_errors():
             if isinstance(request, pb.EnqueueRequest):
                 keys = _enqueue_keys(request, routes, next(self._turns))
                 reply = await send_parts(call, self._parts, "tasks", keys)
@@ -173,7 +173,7 @@ class Direct:
             return await self._connection.wait(
                 method, make, wait_ms=wait_ms, timeout_s=timeout_s, repeatable=repeatable, attempt=attempt
             )
-        with self._topology.doubting():
+        with self._topology.refreshing_after_errors():
             return cast(Reply[ResponseT], await self._reserves.reserve(request, timeout_s, attempt))
 
     async def poll(
@@ -199,7 +199,7 @@ class Direct:
             return await self._connection.poll(method, make_part, ends_s=ends_s, answer_s=answer_s, shard=aimed)
 
         call = DirectSplitCall(method, request, send, self._topology)
-        with self._topology.doubting():
+        with self._topology.refreshing_after_errors():
             return await send_over_shards(call, self._parts, routes.__getitem__, self._topology.shards, 0)
 
 

@@ -19,7 +19,7 @@ from holdfast.client.errors import (
     InvalidArgument,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.patience import DOUBT_S, GRACE_S, TRY_S_MAX, Leader
+from holdfast.routing.patience import GRACE_S, TRY_S_MAX, UNSETTLED_S, Leader
 from holdfast.routing.reserve_calls import Places, Verdict
 from holdfast.routing.sets import visible
 from holdfast.routing.splitting import split_over
@@ -29,7 +29,7 @@ RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
 _AWAIT = method(pb, "Tasks", "AwaitTasks", pb.AwaitTasksRequest, pb.AwaitTasksResponse)
 
 # After this the queues' routes are looked at again: they may be on more shards by now.
-_LOOK_S = 5.0
+_POLL_S = 5.0
 _ANSWER_S_MIN = 0.1
 
 
@@ -47,25 +47,25 @@ class DirectCall(ShardsCall):
         self.attempt = attempt
         self._wait_ms = request.wait_ms
         self._answer_ends_s = max(now_s, self.ends_s) + timeout_s
-        self._is_first_look = True
-        self.looked_s: float | None = None  # how long the last look took, if it was or may be in vain
+        self._is_first_poll = True
+        self.polled_s: float | None = None  # how long the last look took, if it was or may be in vain
         self.refusals: list[Exception | None] = []  # of the shards that said last that they have something
 
     def answer_s(self, wait_s: float = 0.0) -> float:
         """How long an answer may take beyond this wait."""
         return max(_ANSWER_S_MIN, self._answer_ends_s - time.monotonic() - wait_s)
 
-    def doubt(self, shard: int, failure: Exception) -> None:
+    def note_unknown_outcome(self, shard: int, failure: Exception) -> None:
         """All that is sent from now on is a repetition."""
-        super().doubt(shard, failure)
+        super().note_unknown_outcome(shard, failure)
         self.attempt = max(1, self.attempt) + 1
 
-    def next_look_ms(self) -> int:
+    def next_poll_ms(self) -> int:
         """For how long to wait before the routes are looked at again. As it was given if that is short: the server
         refuses what makes no sense."""
-        is_first, self._is_first_look = self._is_first_look, False
+        is_first, self._is_first_poll = self._is_first_poll, False
         left_ms = self._wait_ms if is_first else max(0, int((self.ends_s - time.monotonic()) * 1000))
-        return min(left_ms, int(_LOOK_S * 1000))
+        return min(left_ms, int(_POLL_S * 1000))
 
 
 class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
@@ -108,7 +108,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
             call.request.wait_ms = left_ms
             return call.request
 
-        wait_ms = call.next_look_ms()
+        wait_ms = call.next_poll_ms()
         return await self._connection.wait(
             RESERVE, make, wait_ms=wait_ms, timeout_s=call.answer_s(max(0, wait_ms) / 1000),
             repeatable=call.has_id, attempt=call.attempt, shard=self._topology.aim(shard),
@@ -123,7 +123,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
         timeout_s = call.answer_s() if limit_s is None else limit_s
         claim = asyncio.create_task(
             self._connection.wait(
-                RESERVE, lambda _: request, wait_ms=0, timeout_s=timeout_s + DOUBT_S * call.is_hasty,
+                RESERVE, lambda _: request, wait_ms=0, timeout_s=timeout_s + UNSETTLED_S * call.is_hasty,
                 repeatable=call.has_id, attempt=call.attempt, shard=self._topology.aim(shard), repeats_s=repeats_s,
             )
         )  # fmt: skip
@@ -150,7 +150,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
             shard=self._topology.aim(shard),
         )  # fmt: skip
 
-    async def send_look(
+    async def send_poll(
         self, call: DirectCall, shard: int, request: pb.AwaitTasksRequest, wait_s: float
     ) -> pb.AwaitTasksResponse:
         def make(left_ms: int) -> pb.AwaitTasksRequest:
@@ -167,7 +167,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
         """A shard that has said that it has something is given all the time, unless the caller comes back."""
         if call.is_hasty:
             return min(self._usual.hasty_s(shard), call.answer_s())
-        return None if call.is_told or shard in call.held else min(TRY_S_MAX, call.answer_s())
+        return None if call.is_notified or shard in call.held else min(TRY_S_MAX, call.answer_s())
 
     def judge(self, failure: Exception) -> Verdict:
         assert isinstance(failure, HoldfastError)
@@ -183,7 +183,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
 
     def failed(self, failure: Exception) -> None:
         assert isinstance(failure, HoldfastError)
-        self._topology.doubt_after(failure)
+        self._topology.request_refresh_after(failure)
 
     def has_something(self, reply: Reply[pb.ReserveResponse]) -> bool:
         return bool(reply.message.claims or reply.message.run_dry_ms)
@@ -213,25 +213,25 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
 
     def order_without_holders(self, call: DirectCall, ready: Sequence[int]) -> list[int]:
         """They were all looked at: another look would only give somebody else the time to be faster."""
-        call.is_told = call.is_told or bool(ready)
+        call.is_notified = call.is_notified or bool(ready)
         return [shard for shard in self.in_turn(call) if shard in ready]
 
     async def try_each(self, call: DirectCall, order: Sequence[int]) -> Reply[pb.ReserveResponse] | None:
         reply = await super().try_each(call, order)
-        call.refusals = [call.failure_of(shard) for shard in order if call.is_told]
+        call.refusals = [call.failure_of(shard) for shard in order if call.is_notified]
         return reply
 
     async def wait(self, call: DirectCall) -> list[int]:
         """Looks at all shards; their leaders wait."""
-        if call.looked_s is not None:
-            await self.pause(call, call.looked_s)
+        if call.polled_s is not None:
+            await self.pause(call, call.polled_s)
         call.plan(await self._find_places(call))
         began_s = time.monotonic()
-        wait_s = max(0.0, min(_LOOK_S, call.ends_s - began_s))
+        wait_s = max(0.0, min(_POLL_S, call.ends_s - began_s))
         shards = self.in_turn(call)
-        ready, held = await self.look(call, shards, wait_s)
+        ready, held = await self.poll(call, shards, wait_s)
         call.raise_if_nobody_answers()
-        looked_s = time.monotonic() - began_s
+        polled_s = time.monotonic() - began_s
         # In vain is what somebody else takes first; or servers do not wait as they should.
-        call.looked_s = looked_s if ready or held or looked_s < wait_s else None
+        call.polled_s = polled_s if ready or held or polled_s < wait_s else None
         return held or sorted(ready, key=shards.index)

@@ -8,8 +8,8 @@ import random
 import re
 from collections.abc import Collection, Sequence
 
-from holdfast.client._doubts import PASSING
 from holdfast.client._pauses import asked_pause_s
+from holdfast.client._unknown_outcomes import PASSING
 from holdfast.client.errors import (
     NO_LEADER,
     STALE_MAP,
@@ -178,35 +178,35 @@ class ClientRetryState(RetryState[ListedLeader]):
 
     def last_word(self, error: HoldfastError) -> HoldfastError:
         """What the caller hears. A refusal must not hide that an earlier attempt may have taken effect."""
-        told = error
+        reported = error
         if self._unknown is not None and (_did_nothing(error) or (self._changes and not may_have_taken_effect(error))):
-            told = self._unknown
+            reported = self._unknown
         if len(self._trail) < 2:
-            return told
+            return reported
         addresses, cause = ", ".join(self._trail), "; ".join(f"{at}: {what}" for at, what in self._trail.items())
         if 0 < len(self._no_leader) < len(self._trail):
             nobody = f"{len(self._no_leader)} of {len(self._trail)} nodes answer, {NO_LEADER}"
-            nothing_done = isinstance(told, ConnectionFailed) and self._unknown is None
-            if nothing_done or _is_not_leader(told):
+            nothing_done = isinstance(reported, ConnectionFailed) and self._unknown is None
+            if nothing_done or _is_not_leader(reported):
                 refused = next(iter(self._no_leader.values()))
-                told = Unavailable(
+                reported = Unavailable(
                     f"{nobody}.", reason=refused.reason, retry_after_ms=refused.retry_after_ms,
                     metadata=refused.metadata,
                 )  # fmt: skip
-            cause = cause if isinstance(told, Rejected) else f"{nobody}; {cause}"
-        if isinstance(told, ConnectionFailed):
+            cause = cause if isinstance(reported, Rejected) else f"{nobody}; {cause}"
+        if isinstance(reported, ConnectionFailed):
             return ConnectionFailed(addresses, cause, sent=self._unknown is not None)
-        if isinstance(told, DeadlineExceeded):
-            return DeadlineExceeded(addresses, told.timeout_s, cause)
-        if isinstance(told, Rejected) and told.reason in _ELSEWHERE:
-            return type(told)(
-                f"{told.message} Asked were {cause}.",
-                reason=told.reason,
-                field=told.field,
-                retry_after_ms=told.retry_after_ms,
-                metadata=told.metadata,
+        if isinstance(reported, DeadlineExceeded):
+            return DeadlineExceeded(addresses, reported.timeout_s, cause)
+        if isinstance(reported, Rejected) and reported.reason in _ELSEWHERE:
+            return type(reported)(
+                f"{reported.message} Asked were {cause}.",
+                reason=reported.reason,
+                field=reported.field,
+                retry_after_ms=reported.retry_after_ms,
+                metadata=reported.metadata,
             )
-        return told
+        return reported
 
     def _may_repeat(self, error: HoldfastError) -> bool:
         if isinstance(error, ConnectionFailed) and not error.sent and self._leader.several:

@@ -5,19 +5,19 @@ from collections.abc import Callable, Sequence
 
 from holdfast.client.models import NewTask
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import made_up_id
+from holdfast.routing.sets import automatic_key
 
-# A made-up request id must outlive the call: its last repetition may reach the server late.
-_MADE_UP_SPARE_S = 60.0
-_MADE_UP_S_MAX = 24 * 3600.0
-
-
-def made_up_ttl_ms(timeout_s: float) -> int:
-    """How long the server has to know the request ids that are made up for a call."""
-    return int(min(max(0.0, timeout_s) + _MADE_UP_SPARE_S, _MADE_UP_S_MAX) * 1000)
+# An automatic idempotency key must outlive the call: its last repetition may reach the server late.
+_AUTOMATIC_KEY_MARGIN_S = 60.0
+_AUTOMATIC_KEY_S_MAX = 24 * 3600.0
 
 
-def make_up_request_ids(
+def automatic_key_ttl_ms(timeout_s: float) -> int:
+    """How long the server has to know the automatic idempotency keys of a call."""
+    return int(min(max(0.0, timeout_s) + _AUTOMATIC_KEY_MARGIN_S, _AUTOMATIC_KEY_S_MAX) * 1000)
+
+
+def add_automatic_keys(
     request: pb.EnqueueRequest,
     tasks: Sequence[NewTask],
     ttl_ms: int,
@@ -27,7 +27,7 @@ def make_up_request_ids(
     """Gives an id to each task without one, so that the call can be repeated; returns the places of these tasks.
 
     `generation_of` a queue: of its set of shards. The id names it, so that a repetition finds its first attempt.
-    `kept`: for each task the id that was made up for it before; empty if none was."""
+    `kept`: for each task its automatic idempotency key of an earlier attempt; empty if there was none."""
     without = [at for at, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
     if without:
         call_key = uuid.uuid4().hex
@@ -35,11 +35,11 @@ def make_up_request_ids(
         for at in without:
             spec = specs[at]
             known = kept[at] if kept else ""
-            spec.request_id = known or made_up_id(generation_of(spec.queue), call_key, at)
+            spec.request_id = known or automatic_key(generation_of(spec.queue), call_key, at)
             spec.request_id_ttl_ms = ttl_ms
     return without
 
 
-def told_apart(tasks: Sequence[NewTask], made_up: Sequence[int]) -> Sequence[int]:
+def told_apart(tasks: Sequence[NewTask], automatic: Sequence[int]) -> Sequence[int]:
     """The places among these where a duplicate cannot be another's task, because there is no unique key."""
-    return [at for at in made_up if not tasks[at].unique_key]
+    return [at for at in automatic if not tasks[at].unique_key]

@@ -27,8 +27,8 @@ from google.protobuf.message import DecodeError, Message
 
 from holdfast.client import _forks
 from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
-from holdfast.client._doubts import CHANGES, doubt_refusals
 from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
+from holdfast.client._unknown_outcomes import CHANGES, mark_unknown
 from holdfast.client.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -54,7 +54,7 @@ from holdfast.transport.sending import Call, Sender
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
 # How long a leader that is out of reach may keep a call that could go another way.
 _CONNECT_S_MAX = 1.0
-# With a call that says so a router may refuse ids made up for an older set of shards: they can be made anew.
+# With a call that says so a router may refuse automatic keys for an older set of shards: they can be made anew.
 _FIRST = ((FIRST_KEY, "1"),)
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -294,7 +294,8 @@ class Connection:
         )
         answer = await self._sender.send(call, patience)
         return Reply(
-            self._read(method, answer, call.address, is_doubtful=call.state.may_have_taken_effect), call.sent_s
+            self._read(method, answer, call.address, may_have_taken_effect=call.state.may_have_taken_effect),
+            call.sent_s,
         )
 
     def begin(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> Outgoing:
@@ -329,15 +330,15 @@ class Connection:
             await self._channels.keep({*self.addresses, *(each for leader in leaders for each in leader.candidates())})
 
     def _read(
-        self, method: Method[RequestT, ResponseT], answer: bytes, address: str, *, is_doubtful: bool = False
+        self, method: Method[RequestT, ResponseT], answer: bytes, address: str, *, may_have_taken_effect: bool = False
     ) -> ResponseT:
-        """`is_doubtful`: an earlier attempt may have taken effect, whatever this answer refuses."""
+        """`may_have_taken_effect`: an earlier attempt may have taken effect, whatever this answer refuses."""
         try:
             message = method.response.FromString(answer)
         except DecodeError:
             raise UnexpectedAnswer("its message cannot be read", address) from None
-        if is_doubtful:
-            doubt_refusals(message)
+        if may_have_taken_effect:
+            mark_unknown(message)
         return message
 
     async def who_leads(self, addresses: Sequence[str], shard: int | None, timeout_s: float) -> tuple[str, int] | None:

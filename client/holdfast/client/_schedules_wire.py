@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast.client._fitting import build, fit, misfit, number_of, state_of, whole
-from holdfast.client._wire import new_task, put_task, refuse_made_up
+from holdfast.client._wire import new_task, put_task, refuse_automatic_key
 from holdfast.client.errors import UnexpectedAnswer
 from holdfast.client.models import Accepted, NewTask
 from holdfast.client.schedules import CatchUp, Overlap, Schedule, ScheduleInfo, SchedulePage
@@ -66,7 +66,7 @@ def pause_request(queue: str, name: str, *, paused: bool) -> pb.PauseScheduleReq
 
 def trigger_request(queue: str, name: str, request_id: str) -> pb.TriggerScheduleRequest:
     request = fit(pb.TriggerScheduleRequest, queue=queue, name=name, request_id=request_id)
-    refuse_made_up(request.request_id, "request_id")
+    refuse_automatic_key(request.request_id, "request_id")
     return request
 
 

@@ -53,7 +53,7 @@ class TopologyCache:
         self._leaders: dict[int, tuple[str, int]] = {}  # by shard: the address, and the epoch
         self._brokers: tuple[str, ...] = ()
         self._routes: dict[str, QueueRoute] = {}  # by queue, those that were used last at the end
-        self._told_s: dict[str, float] = {}  # by queue: when its route was last told
+        self._reported_s: dict[str, float] = {}  # by queue: when its route was last told
         self._used: set[str] = set()  # since the last refresh
         self._answers = 0  # how many have been taken in
         self._aimed: dict[int, int] = {}  # by shard: the answer from which the connection knows its leader
@@ -88,7 +88,9 @@ class TopologyCache:
     def _old(self, names: Iterable[str]) -> list[str]:
         """Those whose route nobody has told, or not for a while: it may have changed without anybody saying so."""
         since_s = time.monotonic() - ROUTE_S_MAX
-        return [name for name in names if self._told_s.get(name, float("-inf")) < since_s or name not in self._routes]
+        return [
+            name for name in names if self._reported_s.get(name, float("-inf")) < since_s or name not in self._routes
+        ]
 
     def aim(self, shard: int) -> int:
         """Makes the connection know who leads the shard. Returns it, or some shard in place of one that is not there:
@@ -118,23 +120,23 @@ class TopologyCache:
         """A server named the present generation of a queue."""
         route = self._routes.get(queue)
         if route is not None and route.generation < generation:
-            self.doubt()
+            self.request_refresh()
 
-    def doubt_after(self, error: HoldfastError) -> None:
+    def request_refresh_after(self, error: HoldfastError) -> None:
         """The same if this is what a call meets that was sent to the wrong place."""
         if not isinstance(error, InvalidArgument | Conflict | Overloaded | ClientClosed):
-            self.doubt()
+            self.request_refresh()
 
     @contextmanager
-    def doubting(self) -> Iterator[None]:
+    def refreshing_after_errors(self) -> Iterator[None]:
         """The same for calls within."""
         try:
             yield
         except HoldfastError as error:
-            self.doubt_after(error)
+            self.request_refresh_after(error)
             raise
 
-    def doubt(self) -> None:
+    def request_refresh(self) -> None:
         """Something is not where it was said to be."""
         if time.monotonic() >= self._refreshed_s + _REFRESH_S_MIN:
             self._begin_refresh()
@@ -197,7 +199,7 @@ class TopologyCache:
         is_another = answer.cluster_id != self._cluster_id or self._is_set_back(answer.revision)
         if is_another:
             self._routes.clear()
-            self._told_s.clear()
+            self._reported_s.clear()
         if is_another or answer.revision >= self._revision:  # servers may lag behind each other
             self._behind_since_s = None
             self._cluster_id, self._revision, self.shards = answer.cluster_id, answer.revision, answer.shards
@@ -208,13 +210,13 @@ class TopologyCache:
         now_s = time.monotonic()
         for message in answer.routes:
             route = _route(message)
-            self._told_s[route.queue] = now_s
+            self._reported_s[route.queue] = now_s
             known = self._routes.pop(route.queue, None)
             self._routes[route.queue] = route if known is None or known.generation <= route.generation else known
         while len(self._routes) > QUEUES_MAX:
             dropped = next(iter(self._routes))
             del self._routes[dropped]
-            self._told_s.pop(dropped, None)
+            self._reported_s.pop(dropped, None)
 
     def _is_set_back(self, revision: int) -> bool:
         """Whether the servers have had only older maps for too long, e.g. because theirs was restored from a backup."""

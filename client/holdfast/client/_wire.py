@@ -51,7 +51,7 @@ from holdfast.client.models import (
     Updated,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import is_made_up, parse_made_up
+from holdfast.routing.sets import is_automatic_key, parse_automatic_key
 
 _SHAPE_NUMBERS = {
     RetryShape.EXPONENTIAL: pb.RETRY_SHAPE_EXPONENTIAL,
@@ -68,7 +68,7 @@ _SCOPES: dict[int, UniqueScope] = {number: scope for scope, number in _SCOPE_NUM
 _SECRET_BITS = 64  # of a token, below its number
 _SECRET_MAX = (1 << _SECRET_BITS) - 1
 
-# All numbers of a task, a made-up request id, and what the encoding adds.
+# All numbers of a task, an automatic idempotency key, and what the encoding adds.
 _TASK_BYTES = 300
 
 
@@ -288,16 +288,16 @@ def put_task(spec: pb.TaskSpec, task: NewTask, where: str) -> None:
 
 def _check(task: NewTask, where: str, index: int) -> None:
     if task.request_id:
-        refuse_made_up(task.request_id, f"{where}[{index}].request_id")
+        refuse_automatic_key(task.request_id, f"{where}[{index}].request_id")
     if task.run_at_ms is not None and task.delay_ms is not None:
         raise both_given("run_at_ms", "delay_ms", f"{where}[{index}]")
     if task.retry is not None:
         check_pauses(task.retry, f"{where}[{index}].retry")
 
 
-def refuse_made_up(request_id: str, field: str) -> None:
+def refuse_automatic_key(request_id: str, field: str) -> None:
     """Servers would look for it where this client's own ids go, which is not always the same place."""
-    if is_made_up(request_id):
+    if is_automatic_key(request_id):
         raise InvalidArgument(
             "Expected a request_id that does not look like one that clients make up (~0.x.0), but it does.",
             reason="INVALID_FIELD",
@@ -395,12 +395,12 @@ def _retry_field(retry: object) -> str:
 
 
 def enqueue_outcomes(
-    response: pb.EnqueueResponse, asked: int, made_up: Sequence[int] = ()
+    response: pb.EnqueueResponse, asked: int, automatic: Sequence[int] = ()
 ) -> list[Accepted | Rejected]:
-    """`made_up`: where the request id was made up and there is no unique key. There a duplicate is only this call's own
-    repetition."""
+    """`automatic`: where the request id is automatic and there is no unique key. There a duplicate is only this call's
+    own repetition."""
     outcomes = read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
-    for at in made_up:
+    for at in automatic:
         outcome = outcomes[at]
         if isinstance(outcome, Accepted) and outcome.duplicate:
             outcomes[at] = Accepted(outcome.task_id)
@@ -515,7 +515,7 @@ def _claimed(claim: pb.Claim, answered_s: float) -> ClaimedTask:
 def new_task(spec: pb.TaskSpec) -> NewTask:
     has = spec.HasField
     # Handed over once more, the task must not be taken for a repetition of the call that made its id up.
-    made_up = parse_made_up(spec.request_id) is not None
+    is_automatic = parse_automatic_key(spec.request_id) is not None
     return NewTask(
         queue=spec.queue,
         type=spec.type,
@@ -523,8 +523,8 @@ def new_task(spec: pb.TaskSpec) -> NewTask:
         headers=dict(spec.headers),
         priority=spec.priority if has("priority") else None,
         tenant=spec.tenant,
-        request_id=None if made_up else spec.request_id,
-        request_id_ttl_ms=spec.request_id_ttl_ms if has("request_id_ttl_ms") and not made_up else None,
+        request_id=None if is_automatic else spec.request_id,
+        request_id_ttl_ms=spec.request_id_ttl_ms if has("request_id_ttl_ms") and not is_automatic else None,
         run_at_ms=spec.run_at_ms if has("run_at_ms") else None,
         delay_ms=spec.delay_ms if has("delay_ms") else None,
         max_attempts=spec.max_attempts if has("max_attempts") else None,

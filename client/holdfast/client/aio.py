@@ -24,7 +24,7 @@ from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._options import call_limit_s, limit_s
 from holdfast.client._queues import QueueCalls
-from holdfast.client._request_ids import made_up_ttl_ms, make_up_request_ids, told_apart
+from holdfast.client._request_ids import add_automatic_keys, automatic_key_ttl_ms, told_apart
 from holdfast.client._rpc import Connection, method
 from holdfast.client._schedules import ScheduleCalls
 from holdfast.client._single_enqueues import Sent, SingleEnqueue, SingleEnqueues
@@ -190,7 +190,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         return (await self._enqueue_until(tasks, call_limit_s(timeout_s, self._timeout_s)))[0]
 
     async def _enqueue_until(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str] = ()) -> Sent:
-        """`kept`: the request ids that were made up for them before."""
+        """`kept`: the automatic idempotency keys that they had before."""
         ends_s = time.monotonic() + timeout_s
         while True:
             try:
@@ -205,18 +205,18 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
 
     async def _enqueue_once(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str]) -> Sent:
         request = _wire.enqueue_request(tasks)
-        made_up: Sequence[int] = ()
+        automatic: Sequence[int] = ()
         if self._connection.retries:
             if self._direct is not None:  # their sets are named in the ids
                 await self._direct.learn_of([task.queue for task in tasks], timeout_s)
-            made_up = make_up_request_ids(request, tasks, made_up_ttl_ms(timeout_s), self._generation_of, kept)
+            automatic = add_automatic_keys(request, tasks, automatic_key_ttl_ms(timeout_s), self._generation_of, kept)
         # Without a request_id the server cannot tell a repeated task from a new one.
-        repeatable = len(made_up) == len(tasks) or all(spec.request_id for spec in request.tasks)
+        repeatable = len(automatic) == len(tasks) or all(spec.request_id for spec in request.tasks)
         is_first = not any(kept)
         response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable, is_first=is_first)
         if response.generations:
             self._generations.learn(response.generations)
-        outcomes = _wire.enqueue_outcomes(response, len(tasks), told_apart(tasks, made_up))
+        outcomes = _wire.enqueue_outcomes(response, len(tasks), told_apart(tasks, automatic))
         return outcomes, [spec.request_id for spec in request.tasks]
 
     def _generation_of(self, queue: str) -> int:
@@ -224,8 +224,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         return self._generations.of(queue) if self._direct is None else self._direct.generation_of(queue)
 
     def _learn_generations(self, error: Rejected) -> bool:
-        """From a server that does not know the set that a made-up id names, or knows a newer one. Whether the next ids
-        are others."""
+        """From a server that does not know the set that an automatic idempotency key names, or knows a newer one.
+        Whether the next keys are others."""
         queue, newest = error.metadata.get("queue", ""), error.metadata.get("generation", "")
         if error.reason != STALE_MAP or not newest.isdecimal():
             return False

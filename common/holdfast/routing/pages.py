@@ -109,9 +109,9 @@ def merge_by_name(
         if has_more and items:
             complete_to = last if complete_to is None else min(complete_to, last)
     names = sorted(name for name in found if complete_to is None or name <= complete_to)
-    told = names[:limit]
-    last = told[-1] if told and (len(names) > limit or complete_to is not None) else ""
-    return [found[name] for name in told], last
+    reported = names[:limit]
+    last = reported[-1] if reported and (len(names) > limit or complete_to is not None) else ""
+    return [found[name] for name in reported], last
 
 
 def worker_token(last: str) -> str:

@@ -17,7 +17,9 @@ _USUAL_WEIGHT = 0.1  # of the newest answer
 # nobody knows any more whether it claimed, and that costs much more time.
 REPEATS_SHARE = 0.75
 GRACE_S = 1.0  # for the answers of the last shards when the others have said that there is nothing
-DOUBT_S = 3.0  # the same for a shard that may have claimed for this call: about as long as to elect a leader may take
+UNSETTLED_S = (
+    3.0  # the same for a shard that may have claimed for this call: about as long as to elect a leader may take
+)
 # Of a batch over several shards: for the answers of the last shards, counted from the first answer. Then their items
 # are refused one by one: whoever asked must not wait for a shard that may never answer.
 PART_S = 6.0  # longer than to elect a leader takes, also where machines are busy

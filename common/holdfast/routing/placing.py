@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.routing.sets import HOME_BEGINNING, QueueRoute, is_of_home, parse_made_up, shard_for_task
+from holdfast.routing.sets import HOME_BEGINNING, QueueRoute, is_of_home, parse_automatic_key, shard_for_task
 from holdfast.routing.task_ids import shard_of_task
 
 
@@ -42,19 +42,19 @@ def place(tasks: Sequence[Any], route: Callable[[str], QueueRoute], pick: int) -
         return Placed([routes[task.queue].home for task in tasks], {})
     shards = []
     generations: dict[str, int] = {}
-    # All ids that were made up for one call go to one shard, unless their tasks have keys.
-    made_up_shards: dict[tuple[str, int, str], int] = {}
+    # All automatic keys of one call go to one shard, unless their tasks have keys.
+    shards_of_calls: dict[tuple[str, int, str], int] = {}
     for task in tasks:
         queue, request_id = task.queue, task.request_id
-        made_up = parse_made_up(request_id)
-        if made_up is None or task.unique_key or task.limit_key:  # no set matters
+        automatic = parse_automatic_key(request_id)
+        if automatic is None or task.unique_key or task.limit_key:  # no set matters
             shards.append(shard_for_task(routes[queue], request_id, task.unique_key, task.limit_key, pick))
             continue
-        if made_up.generation < routes[queue].generation:
+        if automatic.generation < routes[queue].generation:
             generations[queue] = routes[queue].generation
-        key = (queue, made_up.generation, made_up.call_key)
-        shard = made_up_shards.get(key)
+        key = (queue, automatic.generation, automatic.call_key)
+        shard = shards_of_calls.get(key)
         if shard is None:
-            shard = made_up_shards[key] = shard_for_task(routes[queue], request_id, "", "", pick)
+            shard = shards_of_calls[key] = shard_for_task(routes[queue], request_id, "", "", pick)
         shards.append(shard)
     return Placed(shards[:1] if len(set(shards)) == 1 else shards, generations)

@@ -49,14 +49,14 @@ class ReserveCall:
         self._settles_later = settles_later and has_id
         self.unheard = set(places)  # shards that have not said anything yet, nor failed
         self.answered_s: float | None = None  # when the last one did
-        self.is_told = False  # shards are tried because they have said that they have something
+        self.is_notified = False  # shards are tried because they have said that they have something
         self.held: set[int] = set()  # shards that have said that they hold claims of this request
         # By shard: why it may have claims of this request that nobody has been given.
-        self.doubts: dict[int, Exception] = {}
+        self.unknown_outcomes: dict[int, Exception] = {}
         # Shards that have not said since this call began whether they hold claims of an earlier attempt.
         self._unasked = set(places) if self.is_repeated else set()
-        self.is_in_doubt = False  # there are doubts, and the shards were not asked who holds claims since
-        self.has_asked_holders = False  # because of doubts, at least once
+        self.must_ask_holders = False  # there are unknown outcomes, and the shards were not asked since
+        self.has_asked_holders = False  # because of unknown outcomes, at least once
         self._failures: dict[int, Exception] = {}  # of those whose last word was no answer
         self._away: dict[int, float] = {}  # until when
         self._beaten = 0
@@ -69,7 +69,7 @@ class ReserveCall:
     @property
     def unsettled_shards(self) -> list[int]:
         """Those that may have claims of this request that nobody has been given."""
-        return sorted(self._unasked.union(self.doubts, self.held))
+        return sorted(self._unasked.union(self.unknown_outcomes, self.held))
 
     def is_over(self, now_s: float) -> bool:
         return now_s >= self.ends_s
@@ -91,7 +91,7 @@ class ReserveCall:
         self.answered_s = now_s
         if settles:
             self.held.discard(shard)
-            self.doubts.pop(shard, None)
+            self.unknown_outcomes.pop(shard, None)
             self._unasked.discard(shard)
 
     def has_answered(self, shard: int) -> bool:
@@ -106,25 +106,25 @@ class ReserveCall:
         self._failures[shard] = failure
         self._away[shard] = now_s + max(AWAY_S, retry_after_ms / 1000)
 
-    def doubt(self, shard: int, failure: Exception) -> None:
+    def note_unknown_outcome(self, shard: int, failure: Exception) -> None:
         """It may have claimed, and is asked about it before anything is claimed elsewhere."""
         self.unheard.discard(shard)
         self._failures[shard] = failure
-        self.doubts[shard] = failure
-        self.is_in_doubt = True
+        self.unknown_outcomes[shard] = failure
+        self.must_ask_holders = True
 
     def asks_holders(self) -> None:
-        self.has_asked_holders = self.has_asked_holders or self.is_in_doubt
-        self.is_in_doubt = False
+        self.has_asked_holders = self.has_asked_holders or self.must_ask_holders
+        self.must_ask_holders = False
 
     def to_be_asked(self, now_s: float) -> list[int]:
         """The shards that are not left alone."""
         return [shard for shard in self.places if self._away.get(shard, 0.0) <= now_s]
 
-    def raise_doubt(self) -> None:
+    def raise_if_unsettled(self) -> None:
         """That there is nothing would not be true."""
         for shard in self.unsettled_shards:
-            failure = self.doubts.get(shard) or self._failures.get(shard)
+            failure = self.unknown_outcomes.get(shard) or self._failures.get(shard)
             if failure is not None:
                 raise failure
 
@@ -133,9 +133,9 @@ class ReserveCall:
         if failures and len(failures) == len(self.places):
             raise failures[0]
 
-    def pause_s(self, looked_s: float, now_s: float) -> float:
+    def pause_s(self, polled_s: float, now_s: float) -> float:
         """Before another look, after one that took so long and was, or may have been, in vain."""
-        if looked_s > WAITED_S:
+        if polled_s > WAITED_S:
             self._beaten = 0
         pause_s = BEATEN.longest_s(self._beaten)
         self._beaten += 1

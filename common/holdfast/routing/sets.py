@@ -7,14 +7,14 @@ ones go to the newest set; those of older sets drain where they are.
     unique_key                         the same, whatever the request_id: one shard sees all tasks with the key
     limit_key                          the same: one shard counts all claims of the key, so that a cap of 1 is
                                        mutual exclusion, while sets change and whoever knows of them
-    request_id made up by a client     `~<generation>.<call key>.<n>`: by the call key over the set of that generation,
+    automatic key of a client          `~<generation>.<call key>.<n>`: by the call key over the set of that generation,
                                        so that a retry meets its first attempt, whichever set is the newest by then
     no request_id                      to any shard of the newest set
 
 So all tasks of one call and queue go to one shard, unless they have keys.
 
-A map may not know the generation of a made-up id: it is behind the client's, or has forgotten that set. Any shard would
-be a guess then, and a first attempt may be on another one.
+A map may not know the generation of an automatic idempotency key: it is behind the client's, or has dropped that set.
+Any shard would be a guess then, and a first attempt may be on another one.
 """
 
 import re
@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from holdfast.routing.homes import shard_of_key
 
-# Numbers without leading zeros and of bounded length: one text per id, and no long work for a made-up monster.
-_MADE_UP = re.compile(r"~(0|[1-9][0-9]{0,17})\.([A-Za-z0-9_-]{1,64})\.(0|[1-9][0-9]{0,8})")
+# Numbers without leading zeros and of bounded length: one text per id, and no long work for a hostile one.
+_AUTOMATIC_KEY = re.compile(r"~(0|[1-9][0-9]{0,17})\.([A-Za-z0-9_-]{1,64})\.(0|[1-9][0-9]{0,8})")
 
 HOME_BEGINNING = 3  # characters of an id that `is_of_home` looks at
 
@@ -59,8 +59,8 @@ class ForgottenGenerationError(UnknownGenerationError):
     """The set was left so long ago that the map does not have it any more."""
 
 
-class MadeUp(NamedTuple):
-    """What a request_id says that a client made up for its own retries."""
+class AutomaticKey(NamedTuple):
+    """What an automatic idempotency key says: a request_id that a client chose for its own retries."""
 
     generation: int  # of the queue's set of shards, as the client knew it
     call_key: str  # one for all tasks of a call
@@ -95,8 +95,8 @@ def shard_for_task(route: QueueRoute, request_id: str, unique_key: str, limit_ke
     if not request_id:
         shards = newest(route)
         return shards[pick % len(shards)]
-    # As parse_made_up does, but without what is not needed: this runs for every task of every call.
-    if request_id[0] != "~" or (found := _MADE_UP.fullmatch(request_id)) is None:
+    # As parse_automatic_key does, but without what is not needed: this runs for every task of every call.
+    if request_id[0] != "~" or (found := _AUTOMATIC_KEY.fullmatch(request_id)) is None:
         return route.home
     return shard_of_key(found[2], _set_of(route, int(found[1])))
 
@@ -106,9 +106,9 @@ def shard_or_newest(route: QueueRoute, request_id: str, unique_key: str, limit_k
     try:
         return shard_for_task(route, request_id, unique_key, limit_key, pick)
     except UnknownGenerationError:
-        made_up = parse_made_up(request_id)
-        assert made_up is not None
-        return shard_of_key(made_up.call_key, newest(route))
+        automatic = parse_automatic_key(request_id)
+        assert automatic is not None
+        return shard_of_key(automatic.call_key, newest(route))
 
 
 def owner_of_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, here: int) -> int:
@@ -124,22 +124,22 @@ def is_of_home(request_id: str) -> bool:
     return request_id[:1] != "~" or request_id[:HOME_BEGINNING] == "~0."
 
 
-def made_up_id(generation: int, call_key: str, n: int) -> str:
+def automatic_key(generation: int, call_key: str, n: int) -> str:
     """`call_key` is 1-64 of [A-Za-z0-9_-]; with any other the id counts as one of the producer's own."""
     return f"~{generation}.{call_key}.{n}"
 
 
-def is_made_up(request_id: str) -> bool:
+def is_automatic_key(request_id: str) -> bool:
     """Whether a client made it up for its own retries."""
-    return request_id[:1] == "~" and _MADE_UP.fullmatch(request_id) is not None
+    return request_id[:1] == "~" and _AUTOMATIC_KEY.fullmatch(request_id) is not None
 
 
-def parse_made_up(request_id: str) -> MadeUp | None:
-    """None: it is an id of the producer's own. So is one that only looks made up."""
-    if request_id[:1] != "~" or (found := _MADE_UP.fullmatch(request_id)) is None:
+def parse_automatic_key(request_id: str) -> AutomaticKey | None:
+    """None: it is an id of the producer's own. So is one that only looks automatic."""
+    if request_id[:1] != "~" or (found := _AUTOMATIC_KEY.fullmatch(request_id)) is None:
         return None
     generation, call_key, n = found.groups()
-    return MadeUp(int(generation), call_key, int(n))
+    return AutomaticKey(int(generation), call_key, int(n))
 
 
 def _set_of(route: QueueRoute, generation: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from holdfast.routing.leaders import KnownLeader
 
-LOOK_S = 0.25
+POLL_S = 0.25
 ASK_S_MAX = 0.5
 _CALL_QUIET_S = 0.5  # after this much silence others are asked, again and again
 _POLL_QUIET_S = 2.0  # the same for calls that are meant to wait: an idle worker should cost next to nothing
@@ -31,7 +31,7 @@ class Cancellable(Protocol):
 class InFlightCall:
     """An attempt under way. Not a dataclass: one is made for every call."""
 
-    __slots__ = ("address", "call", "gave_up", "leader", "limit_s", "look_at_s", "may_give_up", "quiet_s", "shard")
+    __slots__ = ("address", "call", "gave_up", "leader", "limit_s", "may_give_up", "poll_at_s", "quiet_s", "shard")
 
     def __init__(
         self, leader: KnownLeader, shard: int | None, address: str, call: Cancellable, *, wait_s: float,
@@ -45,7 +45,7 @@ class InFlightCall:
         self.call = call
         self.may_give_up = may_give_up
         self.quiet_s = _POLL_QUIET_S if wait_s > _POLL_QUIET_S else wait_s + _CALL_QUIET_S
-        self.look_at_s = now_s + self.quiet_s
+        self.poll_at_s = now_s + self.quiet_s
         self.limit_s = now_s + wait_s + min(_LIMIT_S_MAX, max(_LIMIT_S_MIN, (timeout_s - wait_s) / 3))
         self.gave_up = False  # the call was cancelled because another server leads, or may lead
 
@@ -86,7 +86,7 @@ class SilentCalls:
         """Gives up those whose server does not lead. Returns those whose time is over, by server."""
         overdue: dict[str, list[InFlightCall]] = {}
         for call in self._calls:
-            call.look_at_s = now_s + call.quiet_s
+            call.poll_at_s = now_s + call.quiet_s
             if call.is_elsewhere:
                 call.give_up()
             elif now_s >= call.limit_s:

@@ -11,11 +11,11 @@ from holdfast.routing.splitting import outcomes_of
 def sum_parts(kind: Any, parts: Iterable[tuple[Sequence[int], Any]], count: int) -> Any:
     """The response of this kind about `count` queues, from what shards answered about some of them each, as of
     `join_parts`. If a shard cannot say, neither can we."""
-    told: list[list[Any]] = [[] for _ in range(count)]
+    reported: list[list[Any]] = [[] for _ in range(count)]
     for positions, answer in parts:
         for at, outcome in zip(positions, outcomes_of(kind, answer, positions), strict=True):
-            told[at].append(outcome)
-    return kind(outcomes=[_sum_outcomes(outcomes) for outcomes in told])
+            reported[at].append(outcome)
+    return kind(outcomes=[_sum_outcomes(outcomes) for outcomes in reported])
 
 
 def _sum_outcomes(outcomes: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ from holdfast.serving.request_limits import parse, request_limit
 
 SERVICE = "grpc.health.v1.Health"
 WATCHERS_MAX = 100
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 _REQUEST_BYTES_MAX = 1024
 
 _Status = health_pb2.HealthCheckResponse
@@ -56,7 +56,7 @@ class Health:
                 if is_last:
                     return
                 try:
-                    async with asyncio.timeout(LOOK_SECONDS):
+                    async with asyncio.timeout(POLL_SECONDS):
                         await self._draining.wait()
                 except TimeoutError:
                     pass

@@ -13,7 +13,7 @@ from holdfast.serving.intake import Intake
 ARENAS_MAX = 2  # each keeps free pieces of its own, and the thread of the loop allocates nearly everything
 MAPPED_BYTES_MIN = 256 * 1024  # so large, a piece is the system's again as soon as it is freed
 TRIM_BYTES_MIN = 32 * 1024 * 1024  # of requests that have come since the last time
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 BUSY_SECONDS = 5.0  # between two trims while more comes
 AGAIN_SECONDS = 12.0  # by then what was written is on disk, and callers who went away are forgotten
 
@@ -45,7 +45,7 @@ async def give_back_memory(intake: Intake) -> None:
     library = _glibc()
     times = TrimTimes()
     while library is not None:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         if times.is_due(intake.received_bytes, intake.bytes, time.monotonic()):
             await asyncio.to_thread(library.malloc_trim, 0)  # without the interpreter's lock
 

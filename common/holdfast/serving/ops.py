@@ -113,7 +113,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._make_room()
         self._began_s = self.loop.time()
-        self._patience = self.loop.call_later(REQUEST_SECONDS_MAX, self._look)
+        self._patience = self.loop.call_later(REQUEST_SECONDS_MAX, self._poll)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,12 +132,12 @@ class _Connection(H11Protocol):
             others.discard(oldest)  # at once, so that it is not counted until it has closed
             oldest.transport.abort()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         left_s = self._began_s + LIFE_SECONDS_MAX - self.loop.time()
         if self.cycle is None or left_s <= 0:
             self.transport.abort()
         else:
-            self._patience = self.loop.call_later(left_s, self._look)
+            self._patience = self.loop.call_later(left_s, self._poll)
 
 
 class _Server(uvicorn.Server):

@@ -10,7 +10,7 @@ from dataclasses import field as extra  # `field` is a name of this file
 
 from holdfast.common.metadata import SHARD_KEY
 
-_SETS_TOLD = 20  # with one refusal: names are long, and what goes with a status has little room
+_SETS_REPORTED = 20  # with one refusal: names are long, and what goes with a status has little room
 
 # Reasons. They are part of the wire API (ErrorInfo.reason, Rejection.reason) and never change their meaning.
 MALFORMED_REQUEST = "MALFORMED_REQUEST"
@@ -194,8 +194,8 @@ def stale_map(queue: str, generation: int, newest: int) -> RefusedError:
 
 
 def older_set(generations: Mapping[str, int]) -> RefusedError:
-    """Nothing was done: the tasks of these queues should go to newer sets of shards than their made-up ids name."""
-    [(queue, newest), *others] = list(generations.items())[:_SETS_TOLD]
+    """Nothing was done: the tasks of these queues should go to newer sets of shards than their automatic keys name."""
+    [(queue, newest), *others] = list(generations.items())[:_SETS_REPORTED]
     return RefusedError(
         STALE_MAP,
         f"Expected a request_id made up for the newest set of shards of queue {queue}, which is {newest}, with the "

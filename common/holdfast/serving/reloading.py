@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from holdfast.serving.logs import get_logger
 
-LOOK_SECONDS: Final = 2.0
+POLL_SECONDS: Final = 2.0
 
 _log = get_logger(__name__)
 
@@ -30,14 +30,14 @@ class Reloaded(Generic[T]):
         self._paths = [path for path in paths if path is not None]
         self._make = make
         self._errors = errors
-        self._seen = self._look()  # before they are read: what changes meanwhile is seen the next time
+        self._seen = self._poll()  # before they are read: what changes meanwhile is seen the next time
         self.current = make()
         self.reloads = 0
         self.problem = ""  # why the newest files are not in use, in a sentence
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether there is a new one."""
-        seen = self._look()
+        seen = self._poll()
         if seen == self._seen:
             return False
         self._seen = seen
@@ -53,7 +53,7 @@ class Reloaded(Generic[T]):
         _log.info("certificates_reloaded", what=self._what)
         return True
 
-    def _look(self) -> _Sight:
+    def _poll(self) -> _Sight:
         return tuple(map(_sight_of, self._paths))
 
 

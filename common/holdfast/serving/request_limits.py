@@ -60,7 +60,7 @@ _REPEATED_MAX = {
     "RestoreClusterRequest.incarnations": 4096,
     "RestoreQueuesRequest.queues": ITEMS_MAX,
     "RestoreFiles.files": 20_000,  # of one shard's state
-    "ReceiveTasksRequest.letters": ITEMS_MAX,
+    "ReceiveTasksRequest.messages": ITEMS_MAX,
     "DealSharesRequest.reports": ITEMS_MAX,
 }
 # How often what is repeated inside of what is repeated may be there, in a whole request.

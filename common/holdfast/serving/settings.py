@@ -206,11 +206,11 @@ def _problem_lines(settings: type[Settings], error: ErrorDetails, origins: Mappi
         contradiction = error["ctx"]["error"]
         assert isinstance(contradiction, ContradictionError)
 
-        def told(name: str) -> str:
+        def reported(name: str) -> str:
             return f"{name} = {_shown(contradiction.values[name])} (from {origins.get(name, 'default')})"
 
         found = contradiction.found
-        return [f"{told(field)} {rule} {told(other) if other else ''}".rstrip() for field, rule, other in found]
+        return [f"{reported(field)} {rule} {reported(other) if other else ''}".rstrip() for field, rule, other in found]
     name = str(error["loc"][0])
     origin = origins.get(name, "default")
     if name in settings.tables and len(error["loc"]) == 3:

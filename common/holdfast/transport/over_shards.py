@@ -144,11 +144,11 @@ async def send_parts(call: SplitCall[ReplyT], parts: Parts[Any], field: str, key
         return response if outcomes == items else call.malformed(outcomes, items)
 
     answers = await parts.send(requests, one, is_impatient=call.name != "WaitTasks")
-    told = _told(call, answers)
-    return call.reply(join_parts(call.response, [(positions[shard], told[shard]) for shard in positions]))
+    reported = _reported(call, answers)
+    return call.reply(join_parts(call.response, [(positions[shard], reported[shard]) for shard in positions]))
 
 
-def _told(call: SplitCall[Any], answers: Mapping[int, Any]) -> dict[int, Any]:
+def _reported(call: SplitCall[Any], answers: Mapping[int, Any]) -> dict[int, Any]:
     """By shard: the response to its part, or the rejection of each of its items. Raises if all failed alike."""
     failures = [answer for answer in answers.values() if isinstance(answer, call.failures)]
     if failures and len(failures) == len(answers) and call.are_alike(failures):
@@ -168,8 +168,8 @@ async def _queue_stats(call: SplitCall[ReplyT], route: Callable[[str], QueueRout
     if len(places) <= 1 or not call.may_split():
         return await call.send_whole(next(iter(places), 0))
     asked = {shard: type(call.request)(queues=[queues[at] for at in at_shard]) for shard, at_shard in places.items()}
-    told = _told(call, await _at_all(call, asked))
-    return call.reply(sum_parts(call.response, ((places[shard], told[shard]) for shard in places), len(queues)))
+    reported = _reported(call, await _at_all(call, asked))
+    return call.reply(sum_parts(call.response, ((places[shard], reported[shard]) for shard in places), len(queues)))
 
 
 def _is_of_the_home_alone(name: str, token: str, order: Sequence[int]) -> bool:
@@ -195,8 +195,8 @@ async def _list_by_name(call: SplitCall[ReplyT], shard_count: int) -> ReplyT:
             raise answer
     if missing and not pages:
         raise next(iter(missing.values()))
-    told, last = merge_by_name(pages, lambda item: str(getattr(item, name)), add, limit)
-    answer = {items: told, "next_page_token": token_of(last), "missing_shards": list(missing)}
+    reported, last = merge_by_name(pages, lambda item: str(getattr(item, name)), add, limit)
+    answer = {items: reported, "next_page_token": token_of(last), "missing_shards": list(missing)}
     return call.reply(call.response(**answer))
 
 

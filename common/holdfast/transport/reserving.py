@@ -25,12 +25,12 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.patience import (
-    DOUBT_S,
     GRACE_S,
     REPEATS_SHARE,
     TRY_S_MAX,
     UNHEALTHY_S,
     UNHEALTHY_S_MAX,
+    UNSETTLED_S,
     Leader,
     UnhealthyShards,
     UsualTimes,
@@ -82,7 +82,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         """The request as it is, to a shard that may hold claims of it."""
 
     @abstractmethod
-    async def send_look(
+    async def send_poll(
         self, call: CallT, shard: int, request: pb.AwaitTasksRequest, wait_s: float
     ) -> pb.AwaitTasksResponse:
         """To one shard, which may wait for so long."""
@@ -143,7 +143,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         asks_holders = call.is_repeated
         order = [] if asks_holders else self.first_order(call)
         while True:
-            if asks_holders or call.is_in_doubt:
+            if asks_holders or call.must_ask_holders:
                 asks_holders = False
                 ready, held = await self.holders(call)
                 order = held or self.order_without_holders(call, ready)
@@ -151,27 +151,27 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
             if reply is not None:
                 self.took(call)
                 return self.unsettled(call.unsettled_shards, reply)
-            if call.is_in_doubt and call.is_hasty:
+            if call.must_ask_holders and call.is_hasty:
                 return self.unsettled(call.unsettled_shards)
-            call.is_told = True
-            looked_from_s = time.monotonic()
-            if not call.is_in_doubt and not call.is_over(looked_from_s):
+            call.is_notified = True
+            polled_from_s = time.monotonic()
+            if not call.must_ask_holders and not call.is_over(polled_from_s):
                 order = await self.wait(call)
                 continue
-            if call.is_in_doubt:
-                if call.is_over(looked_from_s) and call.has_asked_holders:
-                    call.raise_doubt()
+            if call.must_ask_holders:
+                if call.is_over(polled_from_s) and call.has_asked_holders:
+                    call.raise_if_unsettled()
             else:
                 order = await self._look_out(call)
                 if not order:
                     return self._nothing_anywhere(call)
-            await self.pause(call, time.monotonic() - looked_from_s)
+            await self.pause(call, time.monotonic() - polled_from_s)
 
     def _nothing_anywhere(self, call: CallT) -> ReplyT:
         call.raise_if_nobody_answers()
         if call.is_hasty and call.unsettled_shards:
             return self.unsettled(call.unsettled_shards)
-        call.raise_doubt()
+        call.raise_if_unsettled()
         return self.nothing(call)
 
     async def claims_held(self, call: CallT, shards: Sequence[int]) -> ReplyT:
@@ -195,15 +195,15 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
     async def holders(self, call: CallT) -> tuple[list[int], list[int]]:
         """Who has something, and who holds claims of this request."""
         call.asks_holders()
-        return await self.look(call, call.to_be_asked(time.monotonic()), all_of_them=True)
+        return await self.poll(call, call.to_be_asked(time.monotonic()), all_of_them=True)
 
     def order_without_holders(self, call: CallT, ready: Sequence[int]) -> list[int]:
         """Where to claim when nobody holds claims of this request, and these have said that they have something."""
         return [shard for shard in self.first_order(call) if call.has_answered(shard)]
 
-    async def pause(self, call: CallT, looked_s: float) -> None:
+    async def pause(self, call: CallT, polled_s: float) -> None:
         """Between two looks of which the first was, or may have been, in vain."""
-        await asyncio.sleep(call.pause_s(looked_s, time.monotonic()) * random.uniform(0.75, 1.0))
+        await asyncio.sleep(call.pause_s(polled_s, time.monotonic()) * random.uniform(0.75, 1.0))
 
     def in_turn(self, call: CallT) -> list[int]:
         """All shards, from another one each time, and for a repeated request from the same. The first queues first."""
@@ -220,7 +220,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         """What the first of these shards gives that has something; None if none has. Those that have said so are not
         passed by."""
         for shard in order:
-            is_asked = call.is_told or shard in call.held
+            is_asked = call.is_notified or shard in call.held
             if not is_asked and not self._unhealthy.begin_try(shard, time.monotonic(), self.leader_of(shard)):
                 continue
             reply = await self._try(call, shard)
@@ -228,7 +228,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
                 return reply
             if reply is not None:
                 self.got_nothing(call)
-            elif call.is_in_doubt or (not call.is_told and self.is_unhealthy(shard)):
+            elif call.must_ask_holders or (not call.is_notified and self.is_unhealthy(shard)):
                 break  # the others are looked at all at once: there may be more of this kind
         return None
 
@@ -264,7 +264,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         self.failed(failure)
         may_hold = verdict.may_have_claimed or shard in call.held
         if may_hold and call.has_id:
-            call.doubt(shard, failure)
+            call.note_unknown_outcome(shard, failure)
         elif may_hold and not verdict.goes_back:
             raise failure  # no id would find these claims again, and there shall not be two batches of them
         else:
@@ -276,67 +276,67 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         """Where there is something after a wait that is over: every shard is asked at least once, by a claim, by a wait
         or here."""
         while shards := [shard for shard in call.to_be_asked(time.monotonic()) if shard in call.unheard]:
-            ready, held = await self.look(call, shards)
+            ready, held = await self.poll(call, shards)
             if ready or held:
                 return [*held, *ready]
         return []
 
-    async def look(
+    async def poll(
         self, call: CallT, shards: Sequence[int], wait_s: float = 0.0, *, all_of_them: bool = False
     ) -> tuple[list[int], list[int]]:
         """Which of these shards have tasks, as soon as one has, or claims of this request. `all_of_them`: not before
         all have said whether they hold claims, or one that does."""
-        looks = {asyncio.create_task(self._look_at(call, shard, wait_s)): shard for shard in shards}
+        polls = {asyncio.create_task(self._poll_one(call, shard, wait_s)): shard for shard in shards}
         ready: list[int] = []
         held: list[int] = []
-        pending = set(looks)
+        pending = set(polls)
         # Those that do not answer must not hold up the next look at the others. Of shards that wait nobody has answered
         # before they have.
         answered_s = time.monotonic() if call.answered_s is not None and not wait_s else None
         try:
             while pending and not held and (all_of_them or not ready):
-                grace_s = self._grace_s(call, [looks[look] for look in pending], answered_s)
+                grace_s = self._grace_s(call, [polls[poll] for poll in pending], answered_s)
                 done, _ = await asyncio.wait(pending, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    for look in pending:
-                        self._look_failed(call, looks[look], self.silent(looks[look]))
+                    for poll in pending:
+                        self._poll_failed(call, polls[poll], self.silent(polls[poll]))
                     break
-                for look in [look for look in looks if look in done]:
-                    answer = self._heard(call, looks[look], look)
+                for poll in [poll for poll in polls if poll in done]:
+                    answer = self._heard(call, polls[poll], poll)
                     if answer is not None:
                         answered_s = time.monotonic()
-                        (held if answer.held else ready if answer.ready else []).append(looks[look])
+                        (held if answer.held else ready if answer.ready else []).append(polls[poll])
                 pending -= done
         finally:
-            for look in looks:
-                look.cancel()
-            await asyncio.gather(*looks, return_exceptions=True)
+            for poll in polls:
+                poll.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
         call.held.update(held)
         return ready, held
 
-    async def _look_at(self, call: CallT, shard: int, wait_s: float) -> pb.AwaitTasksResponse:
+    async def _poll_one(self, call: CallT, shard: int, wait_s: float) -> pb.AwaitTasksResponse:
         request = pb.AwaitTasksRequest()
         request.CopyFrom(call.asked)
         _keep(request.queues, call.places[shard])
         request.wait_ms = int(wait_s * 1000)
-        return await self.send_look(call, shard, request, wait_s)
+        return await self.send_poll(call, shard, request, wait_s)
 
     def _heard(
-        self, call: CallT, shard: int, look: "asyncio.Task[pb.AwaitTasksResponse]"
+        self, call: CallT, shard: int, poll: "asyncio.Task[pb.AwaitTasksResponse]"
     ) -> pb.AwaitTasksResponse | None:
         """What a shard has said; None if it has refused."""
         try:
-            answer = look.result()
+            answer = poll.result()
         except self._failures as failure:
             if self.judge(failure).is_final:
                 raise
-            self._look_failed(call, shard, failure)
+            self._poll_failed(call, shard, failure)
             return None
         call.answered(shard, time.monotonic(), settles=not answer.held)
         self._good.add(shard)
         return answer
 
-    def _look_failed(self, call: CallT, shard: int, failure: Exception) -> None:
+    def _poll_failed(self, call: CallT, shard: int, failure: Exception) -> None:
         verdict = self.judge(failure)
         self._note(shard, verdict)
         self.failed(failure)
@@ -346,8 +346,8 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         """How long to wait for these when others have answered; None if nobody has: then the calls' own deadlines."""
         if answered_s is None:
             return None
-        if any(shard in call.doubts for shard in pending):
-            grace_s = DOUBT_S
+        if any(shard in call.unknown_outcomes for shard in pending):
+            grace_s = UNSETTLED_S
         else:
             grace_s = self.unhealthy_grace_s if all(map(self.is_unhealthy, pending)) else GRACE_S
         return max(0.0, min(answered_s + grace_s, call.deadline_s - MARGIN_S) - time.monotonic())

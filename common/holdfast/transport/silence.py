@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from holdfast.routing.leaders import KnownLeader
-from holdfast.routing.silence import ASK_S_MAX, LOOK_S, InFlightCall, SilentCalls
+from holdfast.routing.silence import ASK_S_MAX, POLL_S, InFlightCall, SilentCalls
 
 
 class Others(Protocol):
@@ -52,17 +52,17 @@ class SilenceWatch:
     async def _run(self) -> None:
         try:
             while self._calls:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
                 now_s = time.monotonic()
                 silent: dict[KnownLeader, list[InFlightCall]] = {}
                 for call in self._calls:
-                    if call.look_at_s <= now_s:
+                    if call.poll_at_s <= now_s:
                         silent.setdefault(call.leader, []).append(call)
-                await asyncio.gather(*(self._look(SilentCalls(calls)) for calls in silent.values()))
+                await asyncio.gather(*(self._poll(SilentCalls(calls)) for calls in silent.values()))
         finally:
             self._task = None
 
-    async def _look(self, silent: SilentCalls) -> None:
+    async def _poll(self, silent: SilentCalls) -> None:
         if others := silent.whom_to_ask():
             leader = await self._others.who_leads(others, silent.shard, ASK_S_MAX)
             if leader is not None:

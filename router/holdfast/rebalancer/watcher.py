@@ -59,22 +59,22 @@ class Watcher:
         self._progress: tuple[object, ...] = ()  # of the plan under way, as it was when it last went on
         self._progress_since_s = now_s()
         self._nothing_at = -1  # the revision of a map in which nothing had to move
-        self._told = ""  # the last thing that was said, once
+        self._reported = ""  # the last thing that was said, once
         self.steps_left = 0
 
     async def run(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.poll()
             except RefusedError as refused:
                 self._metrics.refused(refused.reason)
-                self._tell("put_off", error=refused.message)
+                self._report("put_off", error=refused.message)
             except (EtcdError, RecordError) as error:
                 self._metrics.refused(ETCD_UNAVAILABLE)
-                self._tell("put_off", error=str(error))
+                self._report("put_off", error=str(error))
             await asyncio.sleep(self._config.look_seconds)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Once. Does at most one thing."""
         found = self._follower.map
         if not (self._election.is_active and self._follower.is_current) or found.cluster is None:
@@ -82,13 +82,13 @@ class Watcher:
             return
         record = await self._remember(found)
         if record.is_paused:
-            self._tell("paused", why=record.why)
+            self._report("paused", why=record.why)
             return
         action = next_action(found, record, self._config.gone_after_seconds)
         if action.kind in _BEGINNINGS and not self._is_settled(found):
             return
         if action.kind is ActionKind.WAIT:
-            self._tell("waits", node=action.node, why=action.why)
+            self._report("waits", node=action.node, why=action.why)
         elif self._dry_run:
             await self._say_only(found, action)
         else:
@@ -156,7 +156,7 @@ class Watcher:
         self.steps_left = sum(step.state not in final for step in plan.steps)
         if is_done:
             self._metrics.did("plan_done")
-            self._told, self.steps_left = "", 0
+            self._reported, self.steps_left = "", 0
             return
         progress = (plan.id, *((step.state, step.lag) for step in plan.steps))
         if progress != self._progress:
@@ -172,11 +172,11 @@ class Watcher:
         plan = await self._make()
         if not plan.steps:
             self._nothing_at = found.revision
-            self._tell("nothing_to_do")
+            self._report("nothing_to_do")
             return
         _log.info("rebalance", kind=str(ActionKind.BALANCE), plan=plan.id, steps=len(plan.steps), summary=plan.summary)
         self._metrics.did(ActionKind.BALANCE)
-        self._told = ""
+        self._reported = ""
         await self._plans.start(pb.StartPlanRequest(plan=plan))
         await self._caught_up()
 
@@ -187,24 +187,24 @@ class Watcher:
     async def _say_only(self, found: PartitionMap, action: Action) -> None:
         """A dry run."""
         if action.kind is not ActionKind.BALANCE:
-            self._tell("would", kind=str(action.kind), node=action.node, why=action.why)
+            self._report("would", kind=str(action.kind), node=action.node, why=action.why)
             return
         if found.revision != self._nothing_at:
             plan = await self._make()
             self._nothing_at = found.revision
-            self._tell("would", kind=str(action.kind), steps=len(plan.steps), summary=plan.summary)
+            self._report("would", kind=str(action.kind), steps=len(plan.steps), summary=plan.summary)
 
     # --- what is said -----------------------------------------------------------------------------------------
 
     def _say(self, action: Action) -> None:
-        self._told = ""
+        self._reported = ""
         _log.warning("rebalance", kind=str(action.kind), node=action.node, why=action.why)
 
-    def _tell(self, event: str, **values: object) -> None:
+    def _report(self, event: str, **values: object) -> None:
         """Once, until something else is told."""
         said = f"{event} {values}"
-        if said != self._told:
-            self._told = said
+        if said != self._reported:
+            self._reported = said
             _log.info("rebalancing", state=event, **values)
 
 
@@ -214,21 +214,21 @@ class _Absences:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._looked_s: float | None = None
+        self._polled_s: float | None = None
         self._saved_s = now_s()
         self._gone_s: dict[str, float] = {}
         self.is_news = False
 
     def forget(self) -> None:
-        self._looked_s, self._gone_s = None, {}
+        self._polled_s, self._gone_s = None, {}
 
     def saved(self) -> None:
         self._saved_s, self.is_news = self._now_s(), False
 
     def count(self, away: Set[str], known: dict[str, int]) -> tuple[tuple[str, int], ...]:
         now_s = self._now_s()
-        passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
-        self._looked_s = now_s
+        passed_s = 0.0 if self._polled_s is None else now_s - self._polled_s
+        self._polled_s = now_s
         before, self._gone_s = self._gone_s, {}
         for name in away:
             self._gone_s[name] = before[name] + passed_s if name in before else known.get(name, 0)

@@ -99,8 +99,8 @@ def has_too_many_follow_ups(request: Any) -> bool:
 
 
 def place(request: pb.EnqueueRequest, table: Map, pick: int, *, is_first: bool = False) -> Placed:
-    """Refuses a request_id that was made up for a set of shards which the map does not know: through another router its
-    first attempt may have gone anywhere. `is_first`: no attempt was sent before, so ids that were made up for an older
+    """Refuses an automatic key that was made for a set of shards that the map does not know: through another router its
+    first attempt may have gone anywhere. `is_first`: no attempt was sent before, so keys that were made for an older
     set are refused as well: with others the tasks go where new ones should."""
     try:
         placed = placing.place(request.tasks, table.route, pick)
@@ -121,8 +121,8 @@ def fit(response: pb.WaitTasksResponse, bytes_max: int) -> None:
     size = response.ByteSize()
     if size <= bytes_max:
         return
-    told = [outcome.task for outcome in response.outcomes if outcome.HasField("task")]
-    for task in sorted(told, key=lambda task: task.ByteSize(), reverse=True):
+    reported = [outcome.task for outcome in response.outcomes if outcome.HasField("task")]
+    for task in sorted(reported, key=lambda task: task.ByteSize(), reverse=True):
         before = task.ByteSize()
         task.ClearField("result")
         task.ClearField("last_error")

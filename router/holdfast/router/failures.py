@@ -27,7 +27,7 @@ Failure = CallFailedError | RefusedError
 FAILURES = (CallFailedError, RefusedError)
 
 
-def told(failure: CallFailedError, shard: int, *, is_unknown: bool) -> Failure:
+def reported(failure: CallFailedError, shard: int, *, is_unknown: bool) -> Failure:
     """What the caller hears in the end. `is_unknown`: an attempt may have been carried out, this one or an earlier.
 
     Typed refusals pass as they came. But a redirect never does: the caller may have no way to the brokers.

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from holdfast.common.metadata import SHARD_KEY
 from holdfast.proto.v1 import shards_pb2
 from holdfast.router.admission import Admission
-from holdfast.router.failures import Failure, told
+from holdfast.router.failures import Failure, reported
 from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
 from holdfast.transport.channels import CallFailedError, Channels, Metadata, Outgoing
@@ -84,7 +84,7 @@ class _Forwarding(Call):
         return pause_s
 
     def last_word(self, failure: CallFailedError) -> Failure:
-        return told(failure, self._shard, is_unknown=self._is_unknown)
+        return reported(failure, self._shard, is_unknown=self._is_unknown)
 
 
 class Forwarder:
@@ -103,7 +103,7 @@ class Forwarder:
         """The map has new leaders of these shards."""
         leaders = {self._leaders.of(shard) for shard in shards}
         for leader in leaders:
-            leader.look_at_map(time.monotonic())
+            leader.poll_map(time.monotonic())
         self._sender.leaders_changed(leaders)
 
     @property

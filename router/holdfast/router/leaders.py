@@ -52,14 +52,14 @@ class MappedLeader(KnownLeader):
 
     def pick(self, now_s: float, avoid: Collection[str] = ()) -> str | None:
         """Where a call goes: to the leader if it is known, or else to the next replica; None if there is none left."""
-        self.look_at_map(now_s)
+        self.poll_map(now_s)
         if self.named is not None and self.named not in avoid:
             return self.named
         left = [each for each in self.candidates() if each not in avoid]
         suspects = {each for each, (until_s, _) in self._suspects.items() if now_s < until_s}
         return next((each for each in left if each not in suspects), left[0] if left else None)
 
-    def look_at_map(self, now_s: float) -> None:
+    def poll_map(self, now_s: float) -> None:
         """Its hint counts once, when it is new."""
         hint = self._find_map().leader_hint(self._shard)
         if hint is not None and hint != self._hint:

@@ -22,7 +22,7 @@ class Method:
     request: type[Any]
     response: type[Any]
     waits: bool  # its request has a wait_ms
-    tells_leases: bool  # its response has a routed_ms
+    reports_leases: bool  # its response has a routed_ms
     repeats: Callable[[Any], bool]  # whether carrying it out twice does no harm
 
     @cached_property
@@ -52,7 +52,7 @@ class Method:
         """A broker's answer, and how long the router had the call before it sent it there. It is not read for that:
         protobuf merges what follows. An answer that says nothing stays empty."""
         routed_ms = int(routed_s * 1000)
-        if not answer or routed_ms <= 0 or not self.tells_leases:
+        if not answer or routed_ms <= 0 or not self.reports_leases:
             return answer
         added: bytes = self.response(routed_ms=routed_ms).SerializeToString()
         return answer + added
@@ -116,9 +116,9 @@ def _methods(module: Any, service: str) -> dict[str, Method]:
         request = GetMessageClass(method.input_type)
         response = GetMessageClass(method.output_type)
         waits = "wait_ms" in method.input_type.fields_by_name
-        tells_leases = "routed_ms" in method.output_type.fields_by_name
+        reports_leases = "routed_ms" in method.output_type.fields_by_name
         repeats = _REPEATS.get(method.name, _always)
-        found[method.name] = Method(service, method.name, request, response, waits, tells_leases, repeats)
+        found[method.name] = Method(service, method.name, request, response, waits, reports_leases, repeats)
     return found
 
 

@@ -20,7 +20,7 @@ from holdfast.router.methods import TASKS
 from holdfast.router.ready_waiters import Waiter
 from holdfast.router.releases import Releases
 from holdfast.router.shared_waits import TASKS_MAX, SharedWaits
-from holdfast.routing.patience import DOUBT_S, TRY_S_MAX, Leader
+from holdfast.routing.patience import TRY_S_MAX, UNSETTLED_S, Leader
 from holdfast.routing.reserve_calls import AWAY_S, Places, Verdict
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
 from holdfast.transport.channels import CallFailedError
@@ -29,7 +29,7 @@ from holdfast.transport.reserving import MARGIN_S, ReserveOverShards, ShardsCall
 
 # Calls that look at shards before they wait, at a time. When very many workers come at once, the others only join the
 # line: what is there is found by the waits that they share. The same for those that ask who holds claims of theirs.
-LOOKS_MAX = 64
+POLLS_MAX = 64
 # Idle workers come back when their wait is over, and each time costs about half a millisecond. So the more of them
 # wait, the longer they are told to wait: about twenty of them come back in a second.
 IDLE_MS_PER_CALLER = 60
@@ -64,7 +64,7 @@ class RouterCall(ShardsCall):
         )  # fmt: skip
         self.caller = caller
         self.waiter = waiter
-        self.has_looked_again = False  # for claims of an earlier attempt, while it waited
+        self.has_polled_again = False  # for claims of an earlier attempt, while it waited
 
 
 class Reserving(ReserveOverShards[RouterCall, bytes]):
@@ -95,8 +95,8 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         self._leader_of = leader_of
         self._held_asked = 0  # calls that ask what was claimed
         self._known = KnownRequests()
-        self._looking = 0
-        self._asking = asyncio.Semaphore(LOOKS_MAX)
+        self._polling = 0
+        self._asking = asyncio.Semaphore(POLLS_MAX)
         self.waits = SharedWaits(
             forwarder, wait_ms=wait_ms_max, waits_max=waits_max, find_shards=lambda queue: [*find_places([queue])],
             heard=self._heard_of,
@@ -137,7 +137,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         ends_s = _wait_ends_s(request.wait_ms, self._wait_ms_max, deadline_s)
         with self.waits.join(dict.fromkeys(request.queues, 1), request.worker) as waiter:
             call = RouterCall(request, caller, waiter, places, ends_s, deadline_s)
-            ready, held = await self.look(call, call.to_be_asked(time.monotonic()))
+            ready, held = await self.poll(call, call.to_be_asked(time.monotonic()))
             if not ready and not held and not call.is_over(time.monotonic()):
                 shard = await self.waits.wait(waiter, call.ends_s)
                 if shard is not None:
@@ -201,7 +201,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         self, call: RouterCall, shard: int, request: pb.ReserveRequest, limit_s: float | None, repeats_s: float
     ) -> bytes:
         now_s = time.monotonic()
-        ends_s = min(call.deadline_s, now_s + (limit_s or 0.0) + DOUBT_S) if call.is_hasty else call.deadline_s
+        ends_s = min(call.deadline_s, now_s + (limit_s or 0.0) + UNSETTLED_S) if call.is_hasty else call.deadline_s
         try:
             async with asyncio.timeout(limit_s):
                 return await self._claim(
@@ -216,10 +216,10 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         data = call.request.SerializeToString()
         return await self._forwarder.send(_RESERVE, shard, data, ends_s, received_s=call.caller.received_s)
 
-    async def send_look(
+    async def send_poll(
         self, call: RouterCall, shard: int, request: pb.AwaitTasksRequest, wait_s: float
     ) -> pb.AwaitTasksResponse:
-        answer_s = DOUBT_S if shard in call.doubts else TRY_S_MAX
+        answer_s = UNSETTLED_S if shard in call.unknown_outcomes else TRY_S_MAX
         ends_s = min(call.deadline_s, time.monotonic() + wait_s + answer_s)
         return pb.AwaitTasksResponse.FromString(
             await self._forwarder.send(_AWAIT, shard, request.SerializeToString(), ends_s)
@@ -276,11 +276,11 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
             self._known.add(call.request)
 
     async def try_each(self, call: RouterCall, order: Sequence[int]) -> bytes | None:
-        self._looking += 1
+        self._polling += 1
         try:
             return await super().try_each(call, order)
         finally:
-            self._looking -= 1
+            self._polling -= 1
 
     async def holders(self, call: RouterCall) -> tuple[list[int], list[int]]:
         async with self._asking:
@@ -293,7 +293,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         order = [shard for shard in self.in_turn(call) if not self.is_unhealthy(shard)]
         if call.is_over(time.monotonic()):
             return order
-        if self._looking >= LOOKS_MAX:
+        if self._polling >= POLLS_MAX:
             return []
         open_ = {at for at, queue in enumerate(call.request.queues) if not self.waits.has_free(queue)}
         tried = [shard for shard in order if not open_.isdisjoint(call.places[shard])]
@@ -306,14 +306,14 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         that nobody waits for any more may claim at a later moment."""
         await self._stand_back(call)
         until_s = call.ends_s
-        if call.is_repeated and not call.has_looked_again:
-            until_s = min(until_s, time.monotonic() + DOUBT_S)
+        if call.is_repeated and not call.has_polled_again:
+            until_s = min(until_s, time.monotonic() + UNSETTLED_S)
         shard = await self.waits.wait(call.waiter, until_s)
         call.plan(self._find_places(call.request.queues))
         if shard is not None:
             return [shard] if shard in call.places else []
         if call.is_repeated:
-            call.has_looked_again = True
+            call.has_polled_again = True
             _, held = await self.holders(call)
             if held:
                 return held

@@ -83,7 +83,7 @@ class Router:
             self._started = True
             self._background.spawn(self._watch(), "watch")
             self._background.spawn(give_back_memory(self._rpc.intake), "memory")
-            self._background.spawn(self._tell_waiting(), "waiting")
+            self._background.spawn(self._report_waiting(), "waiting")
         except BaseException:
             await self._close(0.0)
             raise
@@ -221,9 +221,9 @@ class Router:
                 _log.info("ready" if is_ready else "not_ready", reason=reason)
                 was_ready = is_ready
             await self._channels.close_unused(time.monotonic())
-            await self._next_look()
+            await self._next_poll()
 
-    async def _tell_waiting(self) -> None:
+    async def _report_waiting(self) -> None:
         """A router without a cluster serves nothing, and must say what it waits for."""
         await asyncio.sleep(WAITING_SECONDS)
         while True:
@@ -231,7 +231,7 @@ class Router:
                 _log.warning("waiting", detail=self.readiness()[1], cluster_name=self._config.cluster_name)
             await asyncio.sleep(WAITING_AGAIN_SECONDS)
 
-    async def _next_look(self) -> None:
+    async def _next_poll(self) -> None:
         """After a second; at once when the map comes, so that a start is not longer than it must be."""
         if self._follower.map.cluster is not None:
             await asyncio.sleep(WATCH_SECONDS)

@@ -244,7 +244,7 @@ def wait_at(gate: str, *, obeys: bool = False) -> int:
     with journalled():
         while not is_open(gate):
             if obeys and task.should_stop:
-                journal("told", cancel_requested=task.cancel_requested, lease_lost=task.lease_lost)
+                journal("reported", cancel_requested=task.cancel_requested, lease_lost=task.lease_lost)
                 raise InterruptedError("told to stop")
             time.sleep(LOOK_EVERY_S)
     return os.getpid()

@@ -18,7 +18,7 @@ from tests.integration.statefulset.volumes import MountError, Volumes
 from tools.manifests.objects import Container, Manifest, Manifests, command_of
 
 _MOUNTED = re.compile(r"(?<![\w/.:])/[\w./-]+")  # a path, but not that of a URL
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _RESTART_S = (0.0, 1.0, 2.0, 5.0, 10.0)  # before each restart; the real ones are longer
 _MOUNT_AGAIN_S = 0.5
 _LAST_CHANCE_S = 2.0  # for a preStop that the grace period has cut off
@@ -162,7 +162,7 @@ class Pod:
         assert process is not None
         while process.poll() is None and not self._deleted.is_set():
             self._ask()
-            self._deleted.wait(_LOOK_S)
+            self._deleted.wait(_POLL_S)
         if self._deleted.is_set():
             self._stop(process)
         self.exit_code = process.wait()

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.broker.api.internal import DEAL_SHARES, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
 from holdfast.broker.api.tasks import TaskService
-from holdfast.proto.v1 import couriers_pb2, tasks_pb2
+from holdfast.proto.v1 import broker_calls_pb2, tasks_pb2
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
     INVALID_FIELD,
@@ -45,9 +45,9 @@ class Stage(SmallShard):
     def may_speak_for(self, node: str, shard: int, incarnation: int) -> bool:
         return (node, shard) == ("n1", 3) and incarnation <= 1
 
-    def settings_news(self, request: couriers_pb2.SettingsNewsRequest) -> couriers_pb2.SettingsNewsResponse:
-        told = couriers_pb2.QueueVersion(queue="q", version=request.after_version + 1)
-        return couriers_pb2.SettingsNewsResponse(queues=[told])
+    def settings_news(self, request: broker_calls_pb2.SettingsNewsRequest) -> broker_calls_pb2.SettingsNewsResponse:
+        reported = broker_calls_pb2.QueueVersion(queue="q", version=request.after_version + 1)
+        return broker_calls_pb2.SettingsNewsResponse(queues=[reported])
 
     async def run(self) -> None:
         while True:
@@ -69,50 +69,52 @@ async def stage() -> AsyncIterator[Stage]:
     running.cancel()
 
 
-def letters(first: int = 1, source: int = 3, incarnation: int = 1) -> bytes:
+def messages(first: int = 1, source: int = 3, incarnation: int = 1) -> bytes:
     task = tasks_pb2.TaskSpec(queue=QUEUE.decode(), type="t")
-    return couriers_pb2.ReceiveTasksRequest(
+    return broker_calls_pb2.ReceiveTasksRequest(
         cluster_id=CLUSTER, destination_shard=0, source_shard=source, source_incarnation=incarnation,
-        first_sequence=first, letters=[couriers_pb2.Letter(task=task)],
+        first_sequence=first, messages=[broker_calls_pb2.OutboxMessage(task=task)],
     ).SerializeToString()  # fmt: skip
 
 
-async def test_letters_of_a_node_that_has_the_shard_are_taken_in(stage: Stage) -> None:
-    answer = await stage.internal.answer("n1", RECEIVE_TASKS, 0, letters())
-    assert couriers_pb2.ReceiveTasksResponse.FromString(answer).received == 1
+async def test_messages_of_a_node_that_has_the_shard_are_taken_in(stage: Stage) -> None:
+    answer = await stage.internal.answer("n1", RECEIVE_TASKS, 0, messages())
+    assert broker_calls_pb2.ReceiveTasksResponse.FromString(answer).received == 1
     queue = stage.shard.queue(QUEUE)
     assert queue is not None
     assert queue.ready == 1
-    reports = couriers_pb2.DealSharesRequest(cluster_id=CLUSTER, source_shard=3)
+    reports = broker_calls_pb2.DealSharesRequest(cluster_id=CLUSTER, source_shard=3)
     reports.reports.add(queue="q", what="rate", number=1)
     dealt = await stage.internal.answer("n1", DEAL_SHARES, 0, reports.SerializeToString())
-    assert [grant.unlimited for grant in couriers_pb2.DealSharesResponse.FromString(dealt).grants] == [True]
+    assert [grant.unlimited for grant in broker_calls_pb2.DealSharesResponse.FromString(dealt).grants] == [True]
 
 
 async def test_every_node_is_told_of_settings(stage: Stage) -> None:
-    asked = couriers_pb2.SettingsNewsRequest(cluster_id=CLUSTER, after_version=7).SerializeToString()
+    asked = broker_calls_pb2.SettingsNewsRequest(cluster_id=CLUSTER, after_version=7).SerializeToString()
     stage.trouble = OutcomeUnknownError()  # no shard is asked
-    answer = couriers_pb2.SettingsNewsResponse.FromString(await stage.internal.answer("n2", SETTINGS_NEWS, 0, asked))
+    answer = broker_calls_pb2.SettingsNewsResponse.FromString(
+        await stage.internal.answer("n2", SETTINGS_NEWS, 0, asked)
+    )
     assert [(each.queue, each.version) for each in answer.queues] == [("q", 8)]
 
 
 async def test_who_may_not_speak_for_a_shard_is_refused(stage: Stage) -> None:
-    assert await stage.refusal("n2", RECEIVE_TASKS, 0, letters()) == INVALID_FIELD
-    assert await stage.refusal("n1", RECEIVE_TASKS, 0, letters(source=4)) == INVALID_FIELD
-    assert await stage.refusal("n1", RECEIVE_TASKS, 0, letters(incarnation=2)) == INVALID_FIELD
-    forged = couriers_pb2.DealSharesRequest(cluster_id=CLUSTER, source_shard=3)
+    assert await stage.refusal("n2", RECEIVE_TASKS, 0, messages()) == INVALID_FIELD
+    assert await stage.refusal("n1", RECEIVE_TASKS, 0, messages(source=4)) == INVALID_FIELD
+    assert await stage.refusal("n1", RECEIVE_TASKS, 0, messages(incarnation=2)) == INVALID_FIELD
+    forged = broker_calls_pb2.DealSharesRequest(cluster_id=CLUSTER, source_shard=3)
     assert await stage.refusal("n2", DEAL_SHARES, 0, forged.SerializeToString()) == INVALID_FIELD
 
 
 async def test_whatever_is_sent_is_counted_before_it_is_parsed(stage: Stage) -> None:
-    assert await stage.refusal("n1", 9, 0, letters()) == INVALID_FIELD
+    assert await stage.refusal("n1", 9, 0, messages()) == INVALID_FIELD
     assert await stage.refusal("n1", RECEIVE_TASKS, 0, b"\xff\xff") == MALFORMED_REQUEST
     assert await stage.refusal("n1", RECEIVE_TASKS, 0, b"\x32\x00" * 5000) == BATCH_TOO_LARGE
 
 
 async def test_what_nobody_knows_is_said_so(stage: Stage) -> None:
     stage.trouble = OutcomeUnknownError()
-    assert await stage.refusal("n1", RECEIVE_TASKS, 0, letters()) == OUTCOME_UNKNOWN
+    assert await stage.refusal("n1", RECEIVE_TASKS, 0, messages()) == OUTCOME_UNKNOWN
     stage.trouble = StateDamagedError("bits", None)
-    assert await stage.refusal("n1", RECEIVE_TASKS, 0, letters()) == OUTCOME_UNKNOWN
+    assert await stage.refusal("n1", RECEIVE_TASKS, 0, messages()) == OUTCOME_UNKNOWN
     assert stage.damages == [stage.trouble]

@@ -213,10 +213,10 @@ async def test_a_trigger_that_a_unique_key_keeps_out_says_so(desk: Desk) -> None
     await desk.put(task={"unique_key": "one at a time"})
     first, same = await desk.trigger("a"), await desk.trigger("a")
     kept_out = [await desk.trigger("b"), await desk.trigger("b"), await desk.trigger()]
-    assert [(told.duplicate, told.is_of_another) for told in (first, same, *kept_out)] == [
+    assert [(reported.duplicate, reported.is_of_another) for reported in (first, same, *kept_out)] == [
         (False, False), (True, False), (True, True), (True, True), (True, True),
     ]  # fmt: skip
-    assert {told.task_id for told in (first, same, *kept_out)} == {first.task_id}
+    assert {reported.task_id for reported in (first, same, *kept_out)} == {first.task_id}
 
 
 async def test_a_trigger_whose_id_stands_for_another_task_is_refused(desk: Desk) -> None:
@@ -238,7 +238,7 @@ async def test_a_trigger_whose_id_stands_for_another_task_is_refused(desk: Desk)
     assert (await desk.get()).fired_total == 1
 
 
-async def test_a_made_up_id_is_none_for_a_trigger(desk: Desk) -> None:
+async def test_an_automatic_key_is_none_for_a_trigger(desk: Desk) -> None:
     """It would stand for anything."""
     await desk.put()
     refused = await desk.refused(desk.trigger("~0.x.0"))

@@ -74,11 +74,11 @@ async def test_describe_node(admin: Admin, service: ShardService) -> None:
         log_bytes=4096, snapshot_age_ms=1500, configuration=Configuration(4, ("n1/a", "n2/b"), ("n3/c",)),
         problem="Entry 91 is damaged.",
     )  # fmt: skip
-    blank = ReplicaView(
+    empty = ReplicaView(
         shard=4, role=Role.BLANK, term=0, leader=None, commit_index=0, applied_index=0, last_index=0, lag=0,
         log_bytes=0, snapshot_age_ms=None, configuration=Configuration(0, ()),
     )  # fmt: skip
-    admin.view = NodeView("n1", "1" * 32, "0.1.0", [N1, N2], [replica, blank])
+    admin.view = NodeView("n1", "1" * 32, "0.1.0", [N1, N2], [replica, empty])
     assert await service.describe_node(pb.DescribeNodeRequest()) == pb.DescribeNodeResponse(
         name="n1",
         node_id="1" * 32,

@@ -386,12 +386,12 @@ def test_without_an_id_of_the_producers_own_nothing_is_compared(validator: Valid
 
 
 @pytest.mark.parametrize("request_id", ["~", "~order-17", "~01.x.0", "~0.x"])
-def test_an_id_that_only_looks_made_up_is_compared(validator: Validator, request_id: str) -> None:
+def test_an_id_that_only_looks_automatic_is_compared(validator: Validator, request_id: str) -> None:
     assert validator.new_task(spec(request_id=request_id), NOW_MS).digest
     validator.own_request_id(request_id)
 
 
-def test_a_made_up_id_is_not_taken_for_ones_own(validator: Validator) -> None:
+def test_an_automatic_key_is_not_taken_for_ones_own(validator: Validator) -> None:
     assert refusal(lambda: validator.own_request_id("~0.x.0"))[:2] == (INVALID_FIELD, "request_id")
 
 

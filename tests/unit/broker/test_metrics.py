@@ -199,13 +199,18 @@ def test_latencies_are_bounded_and_copied() -> None:
 def test_ends_that_time_brings_about_are_counted() -> None:
     metrics = Metrics()
     for at, metric in enumerate(
-        (metrics.tasks_timed_out, metrics.tasks_lapsed, metrics.schedule_ticks_fired, metrics.schedule_ticks_skipped),
+        (
+            metrics.tasks_timed_out,
+            metrics.tasks_ttl_expired,
+            metrics.schedule_ticks_fired,
+            metrics.schedule_ticks_skipped,
+        ),
         start=1,
     ):
         metric.inc(at)
     assert {
         "holdfast_tasks_timed_out_total 1.0",
-        "holdfast_tasks_lapsed_total 2.0",
+        "holdfast_tasks_ttl_expired_total 2.0",
         "holdfast_schedule_ticks_fired_total 3.0",
         "holdfast_schedule_ticks_skipped_total 4.0",
         "holdfast_webhooks_failed_total 0.0",

@@ -212,9 +212,9 @@ def test_status_without_etcd_says_that_it_may_be_old(server: ScriptedServer, cli
     assert "the last map that it knew, as of 12s ago" in cli.err
     assert "Tasks go on without etcd" in cli.err
     assert cli.run("cluster", "status", "--json") == 8
-    told = cli.json_out()
-    assert not told["healthy"]
-    assert (told["cluster"]["is_last_known"], told["cluster"]["age_ms"]) == (True, 12_000)
+    reported = cli.json_out()
+    assert not reported["healthy"]
+    assert (reported["cluster"]["is_last_known"], reported["cluster"]["age_ms"]) == (True, 12_000)
     server._script["DescribeCluster"].clear()
     server.on("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=-1))
     assert cli.run("cluster", "status") == 8
@@ -241,8 +241,8 @@ def test_whatever_shows_the_map_says_when_it_is_the_last_known_one(
     assert "the last map that it knew, as of 12s ago" in cli.err
     assert "Check that etcd runs" in cli.err
     assert cli.run(*command, "--json") == ExitCode.LAST_KNOWN
-    told = cli.json_out()["cluster"]
-    assert (told["is_last_known"], told["age_ms"]) == (True, 12_000)
+    reported = cli.json_out()["cluster"]
+    assert (reported["is_last_known"], reported["age_ms"]) == (True, 12_000)
     assert cli.json_err()["error"]["reason"] == "ETCD_UNAVAILABLE"
     server._script["DescribeCluster"].clear()
     server.on("DescribeCluster", cluster(shard(), **known))
@@ -292,9 +292,9 @@ def test_status_asks_the_nodes_for_lag_and_problems(server: ScriptedServer, cli:
             servers[name]._script["DescribeNode"].clear()
             servers[name].on("DescribeNode", describe(servers, name, said))
         assert cli.run("cluster", "status", "--json") == 1
-    [told] = cli.json_out()["shards"]
-    assert told["lag"] == 42
-    assert told["problem"] == "n2 does not serve: Entry 9 is damaged."
+    [reported] = cli.json_out()["shards"]
+    assert reported["lag"] == 42
+    assert reported["problem"] == "n2 does not serve: Entry 9 is damaged."
 
 
 def test_a_node_that_does_not_answer_is_not_well_whatever_etcd_knows(server: ScriptedServer, cli: Cli) -> None:

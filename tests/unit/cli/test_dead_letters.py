@@ -316,8 +316,8 @@ def test_a_discard_says_who_and_why(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("getpass.getuser", nameless)
     assert cli.run("dlq", "discard", letter_id(1), "--yes") == 0
-    told = [(request.by, request.note) for request in cli.server.requests["DiscardDeadLetters"]]
-    assert told == [("ada@desk", "the campaign is over"), ("cron", ""), (f"uid-{os.getuid()}@desk", "")]
+    reported = [(request.by, request.note) for request in cli.server.requests["DiscardDeadLetters"]]
+    assert reported == [("ada@desk", "the campaign is over"), ("cron", ""), (f"uid-{os.getuid()}@desk", "")]
 
 
 def test_discarded_lists_what_is_left_of_them(cli: Cli) -> None:

@@ -187,8 +187,8 @@ def test_trigger(cli: Cli) -> None:
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--request-id", "r") == 0
     has = "this request id or the same unique key"
     assert cli.out == f"Already there: task {TASK_ID} (READY) has {has}. Nothing was added.\n"
-    made_up, given = (request.request_id for request in cli.server.requests["TriggerSchedule"])
-    assert made_up
+    automatic, given = (request.request_id for request in cli.server.requests["TriggerSchedule"])
+    assert automatic
     assert given == "r"
 
 
@@ -200,8 +200,8 @@ def test_trigger_says_that_a_unique_key_kept_the_task_out(cli: Cli) -> None:
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports") == 0
     assert cli.out == f"Already there: task {TASK_ID} (CLAIMED) has the same unique key. Nothing was added.\n"
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--json") == 0
-    told = cli.json_out()
-    assert (told["duplicate"], told["state"]) == (True, "CLAIMED")
+    reported = cli.json_out()
+    assert (reported["duplicate"], reported["state"]) == (True, "CLAIMED")
 
 
 # ------------------------------------------------------------------------------------------------------------- next

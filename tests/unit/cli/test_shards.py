@@ -110,9 +110,9 @@ def test_several_problems_are_one_json_value(nodes: Nodes, cli: Cli) -> None:
     nodes["n2"].stop()
     nodes["n3"].stop()
     assert cli.run("shard", "ls", "--json") == 4
-    told = cli.json_err()
-    assert (told["error"]["reason"], told["exit_code"]) == ("CONNECTION_FAILED", 4)
-    assert [other["reason"] for other in told["other_errors"]] == ["NO_LEADER", "CONNECTION_FAILED"]
+    reported = cli.json_err()
+    assert (reported["error"]["reason"], reported["exit_code"]) == ("CONNECTION_FAILED", 4)
+    assert [other["reason"] for other in reported["other_errors"]] == ["NO_LEADER", "CONNECTION_FAILED"]
     errors = [node["error"] for node in cli.json_out()["nodes"] if node["error"]]
     assert len(errors) == 2
     assert not any("holdfast dev" in error for error in errors), "it is a node of a cluster that does not answer"

@@ -220,9 +220,9 @@ def test_what_is_logged_in_a_handler_says_which_task_it_is_about(
         logging.getLogger("shop.mail").info("elsewhere")
     inside, outside = capsys.readouterr().err.splitlines()
     if as_json:
-        told = json.loads(inside)
-        assert (told["task_id"], told["task_type"], told["queue"]) == ("t-1", "send", "mail")
-        assert told["attempt"] == "of mine", "fields that are there stay as they are"
+        reported = json.loads(inside)
+        assert (reported["task_id"], reported["task_type"], reported["queue"]) == ("t-1", "send", "mail")
+        assert reported["attempt"] == "of mine", "fields that are there stay as they are"
         assert "task_id" not in json.loads(outside)
     else:
         assert inside.endswith("shop.mail: sent [send t-1]")

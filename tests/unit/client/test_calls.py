@@ -557,7 +557,9 @@ async def test_queues_come_in_pages(server: ScriptedServer, client: AsyncClient)
     assert server.requests["ListQueues"] == [pb.ListQueuesRequest(page_size=2, page_token="Z")]
 
 
-async def test_a_made_up_request_id_is_not_shown_as_the_producers(server: ScriptedServer, client: AsyncClient) -> None:
+async def test_an_automatic_idempotency_key_is_not_shown_as_the_producers(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     """Handed over once more, such a task would be taken for a repetition."""
     for request_id, shown in (("~0.k.0", None), ("~mine", "~mine"), ("r-1", "r-1"), ("", "")):
         spec = pb.TaskSpec(queue="q", type="t", request_id=request_id, request_id_ttl_ms=70_000)

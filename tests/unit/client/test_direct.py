@@ -85,14 +85,14 @@ async def test_tasks_go_to_the_homes_of_their_queues_and_come_back_in_order(
     assert cluster.sent("GetTopology") == [1, 0, 0], "what is known is not asked for again"
 
 
-async def test_own_ids_go_home_and_made_up_ones_over_the_set_that_they_name(
+async def test_own_ids_go_home_and_automatic_keys_over_the_set_that_they_name(
     cluster: Cluster, client: AsyncClient
 ) -> None:
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
     cluster.both("Enqueue", accept)
     outcomes = await client.enqueue_many([NewTask(AT_0, "own", request_id="r-1"), NewTask(AT_0, "none", request_id="")])
     assert outcomes == [Accepted("0:own"), Accepted("1:none")]
-    assert (await client.enqueue(NewTask(AT_0, "made-up"))).task_id == "1:made-up"
+    assert (await client.enqueue(NewTask(AT_0, "automatic"))).task_id == "1:automatic"
     assert cluster.leaders[1].requests["Enqueue"][-1].tasks[0].request_id.startswith("~3.")
 
 
@@ -321,13 +321,13 @@ async def pages_of(client: AsyncClient, method: str, *, partial: bool) -> tuple[
     return [(each.worker, each.claims) for each in workers.workers], workers.missing_shards
 
 
-@pytest.mark.parametrize(("method", "told"), [("ListQueues", ONE_QUEUE), ("ListWorkers", ONE_WORKER)])
+@pytest.mark.parametrize(("method", "reported"), [("ListQueues", ONE_QUEUE), ("ListWorkers", ONE_WORKER)])
 async def test_a_list_with_a_shard_missing_is_an_error_unless_that_is_wanted(
-    cluster: Cluster, method: str, told: Any
+    cluster: Cluster, method: str, reported: Any
 ) -> None:
     busy = Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED")
     bad = Refusal(Code.INVALID_ARGUMENT, "INVALID_FIELD", metadata={"field": "page_token"})
-    cluster.leaders[0].on(method, told, told, told, busy)
+    cluster.leaders[0].on(method, reported, reported, reported, busy)
     cluster.leaders[1].on(method, busy, busy, bad, busy)
     async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
         with pytest.raises(Overloaded):

@@ -14,7 +14,7 @@ from holdfast.client.errors import HoldfastError, InvalidArgument, OutcomeUnknow
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard, shard_of_key
-from holdfast.routing.sets import made_up_id
+from holdfast.routing.sets import automatic_key
 from tests.unit.client.scripted_server import Refusal
 from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id, two_shards
 
@@ -78,7 +78,7 @@ async def test_tasks_of_one_call_part_ways_by_their_keys(cluster: Cluster, direc
     ]  # fmt: skip
     request = pb.EnqueueRequest()
     for n, (kind, _, keys) in enumerate(wanted):
-        request.tasks.add(queue=AT_0, type=kind, request_id=made_up_id(3, call, n), **keys)
+        request.tasks.add(queue=AT_0, type=kind, request_id=automatic_key(3, call, n), **keys)
     request.tasks.add(queue=AT_0, type="f", limit_key="l")
     request.tasks.add(queue=AT_0, type="g", request_id="own", limit_key="l")
     response = await ask(direct, "Enqueue", request)
@@ -93,7 +93,7 @@ async def test_a_part_that_fails_does_not_hide_what_the_other_shard_took(cluster
         server.on("Enqueue", Refusal(Code.UNAVAILABLE, "DISK_LOW"))
     request = pb.EnqueueRequest()
     for n, key in enumerate(call_keys()):
-        request.tasks.add(queue=AT_0, type="t", request_id=made_up_id(1, key, n))
+        request.tasks.add(queue=AT_0, type="t", request_id=automatic_key(1, key, n))
     response = await ask(direct, "Enqueue", request)
     assert response.outcomes[0].accepted.task_id == "0:t"
     assert response.outcomes[1].rejection.reason == "DISK_LOW"
@@ -104,8 +104,8 @@ async def test_a_set_that_the_map_does_not_know_is_refused_before_anything_is_se
 ) -> None:
     cluster.routes[AT_0] = spread(AT_0, 4)
     cluster.both("Enqueue", accept)
-    unique = pb.TaskSpec(queue=AT_0, type="u", request_id=made_up_id(3, "call", 0), unique_key="u")
-    other = pb.TaskSpec(queue=AT_0, type="l", request_id=made_up_id(3, "call", 1))
+    unique = pb.TaskSpec(queue=AT_0, type="u", request_id=automatic_key(3, "call", 0), unique_key="u")
+    other = pb.TaskSpec(queue=AT_0, type="l", request_id=automatic_key(3, "call", 1))
     with pytest.raises(Unavailable) as stale:
         await ask(direct, "Enqueue", pb.EnqueueRequest(tasks=[unique, other]))
     assert (stale.value.reason, stale.value.metadata["why"]) == ("STALE_MAP", "forgotten")
@@ -154,7 +154,7 @@ async def test_a_part_says_what_the_whole_says_of_all_items(
         assert {field: getattr(part, field) for field in kept} == kept
 
 
-async def test_an_update_that_may_have_been_made_is_in_doubt(cluster: Cluster, direct: Direct) -> None:
+async def test_an_update_that_may_have_been_made_has_an_unknown_outcome(cluster: Cluster, direct: Direct) -> None:
     refused = pb.UpdateOutcome(rejection=pb.Rejection(reason="NOT_LEADER", message="No.", retry_after_ms=5))
     cluster.leaders[0].on("UpdateTasks", Refusal(Code.UNAVAILABLE))
     cluster.router.on("UpdateTasks", pb.UpdateTasksResponse(outcomes=[refused]))
@@ -198,8 +198,8 @@ async def test_workers_of_all_shards_by_name(cluster: Cluster, direct: Direct) -
 
     cluster.both("ListWorkers", workers)
     pages = await all_pages(direct, "ListWorkers", "workers", queues_pb2.ListWorkersRequest(page_size=2))
-    told = [[(each.worker, each.claims, each.is_waiting) for each in page] for page in pages]
-    assert told == [[("a", 1, False), ("b", 1, True)], [("c", 2, True), ("d", 1, True)]]
+    reported = [[(each.worker, each.claims, each.is_waiting) for each in page] for page in pages]
+    assert reported == [[("a", 1, False), ("b", 1, True)], [("c", 2, True), ("d", 1, True)]]
 
 
 # -------------------------------------------------------------------------------------------- shard after shard
@@ -260,8 +260,8 @@ async def test_what_is_about_a_worker_goes_to_the_home_of_its_name(cluster: Clus
     names = [f"host-{number}" for number in range(12)]
     for worker in names:
         await ask(direct, "Heartbeat", queues_pb2.HeartbeatRequest(worker=worker))
-    told = {each.worker: shard for shard in (0, 1) for each in cluster.leaders[shard].requests["Heartbeat"]}
-    assert told == {worker: home_shard(worker, 2) for worker in names}
+    reported = {each.worker: shard for shard in (0, 1) for each in cluster.leaders[shard].requests["Heartbeat"]}
+    assert reported == {worker: home_shard(worker, 2) for worker in names}
 
 
 async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct) -> None:
@@ -270,12 +270,12 @@ async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct
     cluster.leaders[1].on("PurgeQueue", first, queues_pb2.PurgeQueueResponse(purged=2))
     cluster.leaders[0].on("PurgeQueue", queues_pb2.PurgeQueueResponse(purged=1))
     request = queues_pb2.PurgeQueueRequest(queue=AT_1, dry_run=True)
-    told: list[tuple[int, str]] = []
-    while not told or told[-1][1]:
+    reported: list[tuple[int, str]] = []
+    while not reported or reported[-1][1]:
         page = await ask(direct, "PurgeQueue", request)
         request.page_token = page.next_page_token
-        told.append((page.purged, page.next_page_token))
-    assert told == [(5, "1.x.y"), (2, "0."), (1, "")], "with tokens that a router understands"
+        reported.append((page.purged, page.next_page_token))
+    assert reported == [(5, "1.x.y"), (2, "0."), (1, "")], "with tokens that a router understands"
     assert [each.page_token for each in cluster.leaders[1].requests["PurgeQueue"]] == ["", "x.y"]
     assert all(each.dry_run for leader in cluster.leaders for each in leader.requests["PurgeQueue"])
     request.page_token = "7."

@@ -112,7 +112,7 @@ async def test_a_long_wait_looks_at_the_routes_again(
     cluster: Cluster, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is spread while its worker waits at its home."""
-    monkeypatch.setattr(_direct_reserve, "_LOOK_S", 0.05)
+    monkeypatch.setattr(_direct_reserve, "_POLL_S", 0.05)
     monkeypatch.setattr("holdfast.client._topology.REFRESH_S", 0.0)
     shelves(cluster, (), (7,))
     asked = 0
@@ -498,7 +498,7 @@ async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(
         assert await client.reserve([AT_0], wait_ms=600) == []
     # However fast they answer: the pauses double, and even at three quarters of their length ten of them are
     # longer than the wait.
-    looks = max(cluster.sent("AwaitTasks"))
-    assert looks >= 2 or stalled.seconds
-    assert looks <= 12
-    assert sum(cluster.sent("Reserve")) <= 2 * looks + 1
+    polls = max(cluster.sent("AwaitTasks"))
+    assert polls >= 2 or stalled.seconds
+    assert polls <= 12
+    assert sum(cluster.sent("Reserve")) <= 2 * polls + 1

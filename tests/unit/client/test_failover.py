@@ -146,7 +146,7 @@ async def test_what_was_in_flight_when_leadership_moved_is_repeated_with_its_id(
     b.on("Enqueue", ACCEPTED)
     async with AsyncClient(addresses(a, b)) as client:
         await client.enqueue_many([NewTask("q", "t")])
-    assert a.requests["Enqueue"] == b.requests["Enqueue"], "under the made-up id, so that it is one task"
+    assert a.requests["Enqueue"] == b.requests["Enqueue"], "under the automatic key, so that it is one task"
     assert a.requests["Enqueue"][0].tasks[0].request_id
 
 

@@ -70,7 +70,7 @@ async def test_a_call_waits_at_a_router_until_there_is_a_leader(cluster: Cluster
     cluster.leaders[0].on("Enqueue", REFUSED)
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=LONG_S / 2) as client:
         assert (await client.enqueue(NewTask(AT_1, "t"))).task_id == "1:t"
-    assert cluster.sent("Enqueue") == [1, 0, 0], "it was never in doubt, and so never repeated"
+    assert cluster.sent("Enqueue") == [1, 0, 0], "its outcome was never unknown, and so never repeated"
 
 
 async def test_a_router_that_does_not_answer_the_question_either_is_left(
@@ -95,7 +95,7 @@ async def test_what_must_not_be_sent_twice_is_refused_once_the_router_gives_up(c
     assert cluster.sent("Enqueue") == [1, 1, 0]
 
 
-async def test_a_reserve_that_found_no_leader_is_not_in_doubt(
+async def test_a_reserve_that_found_no_leader_has_no_unknown_outcome(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or it would ask all shards for claims that it may have made, and wait for the one without a leader."""
@@ -114,7 +114,7 @@ async def test_a_reserve_that_found_no_leader_is_not_in_doubt(
 async def test_the_last_attempt_at_a_shard_has_time_to_be_answered(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut off, it would leave a doubt."""
+    """Cut off, it would leave an unknown outcome."""
     monkeypatch.setattr(_direct_reserve, "TRY_S_MAX", LONG_S)
     monkeypatch.setattr(reserving, "REPEATS_SHARE", 0.0)
     broker_of_shard_0(cluster)

@@ -272,9 +272,9 @@ def test_servers_that_answer_count_as_such_when_others_are_gone() -> None:
     other = retries(retry=False)
     other.after(REFUSED, 0)
     other.after(NO_LEADER, 0)
-    told = other.last_word(NO_LEADER)
-    assert isinstance(told, Unavailable)
-    assert told.message.startswith("1 of 2 nodes answer, no leader"), "the same, whoever was asked last"
+    reported = other.last_word(NO_LEADER)
+    assert isinstance(reported, Unavailable)
+    assert reported.message.startswith("1 of 2 nodes answer, no leader"), "the same, whoever was asked last"
 
 
 def test_no_leader_is_said_with_an_unknown_outcome_as_well() -> None:

@@ -239,11 +239,11 @@ async def test_retry_of_all_that_fit(server: ScriptedServer, client: AsyncClient
     server.on("ListDeadLetters", letters("a", "b", then="1"), letters(then="2"), letters("c"))
     server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=[DONE, alive]), done)
     seen: list[DeadLetterProgress] = []
-    told = await client.retry_dead_letters_where(
+    reported = await client.retry_dead_letters_where(
         "mail", DeadLetterFilter(tenant="acme"), batch_size=2, progress=seen.append
     )
-    assert (told.found, told.done, told.refused) == (3, 2, 1)
-    assert isinstance(told.last_refusal, NotDead)
+    assert (reported.found, reported.done, reported.refused) == (3, 2, 1)
+    assert isinstance(reported.last_refusal, NotDead)
     assert [(each.found, each.done, each.refused) for each in seen] == [(2, 1, 1), (3, 2, 1)]
     assert [list(request.task_ids) for request in server.requests["RetryDeadLetters"]] == [["a", "b"], ["c"]]
     listed = server.requests["ListDeadLetters"]
@@ -257,8 +257,8 @@ async def test_retry_of_all_that_fit(server: ScriptedServer, client: AsyncClient
 async def test_a_limit_ends_it_to_the_letter(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("ListDeadLetters", letters("a", "b", then="1"), letters("c", then="2"))
     server.on("RetryDeadLetters", done)
-    told = await client.retry_dead_letters_where("mail", limit=3, batch_size=2)
-    assert (told.found, told.done) == (3, 3)
+    reported = await client.retry_dead_letters_where("mail", limit=3, batch_size=2)
+    assert (reported.found, reported.done) == (3, 3)
     assert [request.page_size for request in server.requests["ListDeadLetters"]] == [2, 1]
 
 
@@ -267,16 +267,16 @@ async def test_a_dry_run_counts_and_touches_nothing(server: ScriptedServer, clie
     server.on("ListDeadLetters", letters("a", "b", then="1"), letters("c"))
     seen: list[DeadLetterProgress] = []
     for call in (client.retry_dead_letters_where, client.discard_dead_letters_where):
-        told = await call("mail", dry_run=True, progress=seen.append)
-        assert told.done == 0
+        reported = await call("mail", dry_run=True, progress=seen.append)
+        assert reported.done == 0
     assert [each.found for each in seen] == [2, 3, 1]
 
 
 async def test_discard_of_all_that_fit_says_by_whom(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("ListDeadLetters", letters("a", then="1"), letters("b"))
     server.on("DiscardDeadLetters", pb.DiscardDeadLettersResponse(outcomes=[DONE]))
-    told = await client.discard_dead_letters_where("mail", DeadLetterFilter(type="t"), by="ada", note="ticket 7")
-    assert told == DeadLetterProgress(2, 2)
+    reported = await client.discard_dead_letters_where("mail", DeadLetterFilter(type="t"), by="ada", note="ticket 7")
+    assert reported == DeadLetterProgress(2, 2)
     assert server.requests["DiscardDeadLetters"] == [
         pb.DiscardDeadLettersRequest(task_ids=[each], by="ada", note="ticket 7") for each in ("a", "b")
     ]

@@ -22,7 +22,7 @@ from holdfast.client import (
     _memory,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import parse_made_up
+from holdfast.routing.sets import parse_automatic_key
 from tests.unit.client.scripted_server import Answer, Hang, Refusal, ScriptedServer
 from tests.unit.client.scripted_shards import MetadataServer
 
@@ -100,7 +100,7 @@ async def test_an_unsafe_call_is_not_repeated(server: ScriptedServer, method: st
     assert len(server.requests[method]) == 1
 
 
-async def test_an_enqueue_without_a_request_id_is_repeated_under_a_made_up_one(server: ScriptedServer) -> None:
+async def test_an_enqueue_without_a_request_id_is_repeated_under_an_automatic_key(server: ScriptedServer) -> None:
     """The server applied the first sending, so it calls the repeated one a duplicate; the caller sent it once."""
 
     def answer(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
@@ -114,9 +114,9 @@ async def test_an_enqueue_without_a_request_id_is_repeated_under_a_made_up_one(s
     assert first == second
     ids = [spec.request_id for spec in first.tasks]
     assert len(set(ids)) == 3
-    made_up = [parse_made_up(ids[0]), parse_made_up(ids[2])]
-    assert [None if each is None else (each.generation, each.n) for each in made_up] == [(0, 0), (0, 2)]
-    assert len({each.call_key for each in made_up if each is not None}) == 1, "all of a call go to one shard"
+    automatic = [parse_automatic_key(ids[0]), parse_automatic_key(ids[2])]
+    assert [None if each is None else (each.generation, each.n) for each in automatic] == [(0, 0), (0, 2)]
+    assert len({each.call_key for each in automatic if each is not None}) == 1, "all of a call go to one shard"
     assert [spec.request_id_ttl_ms for spec in first.tasks] == [65_000, 0, 65_000]
     assert outcomes == [Accepted(ids[0]), Accepted("r-1", duplicate=True), Accepted(ids[2])]
 
@@ -130,10 +130,10 @@ async def test_each_call_makes_up_other_ids(server: ScriptedServer) -> None:
     assert first != second
 
 
-async def test_made_up_ids_name_the_generation_that_servers_told(server: ScriptedServer) -> None:
+async def test_automatic_keys_name_the_generation_that_servers_told(server: ScriptedServer) -> None:
     """Under the id of the first sending all repetitions, whatever is learned meanwhile; under the new one all later."""
-    told = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3, "other": 9})
-    server.on("Enqueue", LOST, told, LOST, ACCEPTED)
+    reported = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3, "other": 9})
+    server.on("Enqueue", LOST, reported, LOST, ACCEPTED)
     async with AsyncClient(server.address) as client:
         for queue in ("q", "q", "other", "third"):
             await client.enqueue(NewTask(queue, "t"))
@@ -182,14 +182,14 @@ async def test_a_reserve_that_its_caller_repeats_says_so_too() -> None:
         assert server.metadata["Reserve"] == [{}, {"holdfast-attempt": "2"}, {}]
 
 
-async def test_a_made_up_id_is_kept_for_a_time_that_servers_allow(server: ScriptedServer) -> None:
+async def test_an_automatic_key_is_kept_for_a_time_that_servers_allow(server: ScriptedServer) -> None:
     server.on("Enqueue", ACCEPTED)
     async with AsyncClient(server.address) as client:
         await client.enqueue(NewTask("q", "t"), timeout_s=1e9)
     assert server.requests["Enqueue"][0].tasks[0].request_id_ttl_ms == 24 * 3600 * 1000
 
 
-async def test_nothing_is_made_up_where_it_was_not_asked_for(server: ScriptedServer) -> None:
+async def test_no_key_is_added_where_it_was_not_asked_for(server: ScriptedServer) -> None:
     server.on("Enqueue", ACCEPTED)
     server.on("Ack", pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked())]))
     async with AsyncClient(server.address) as client:

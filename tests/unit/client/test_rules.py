@@ -254,7 +254,7 @@ def test_the_size_of_a_request_is_never_underestimated() -> None:
         ttl_ms=2**62,
     )
     request = _wire.enqueue_request([task])
-    _request_ids.make_up_request_ids(request, [task], 2**62, lambda queue: 2**31)
+    _request_ids.add_automatic_keys(request, [task], 2**62, lambda queue: 2**31)
     assert request.ByteSize() <= _wire.approximate_bytes(task)
 
 
@@ -389,7 +389,7 @@ async def test_an_update_that_does_not_fit_is_refused(
     assert not server.requests
 
 
-async def test_an_update_is_repeated_and_a_refusal_of_the_second_is_doubted(
+async def test_an_update_is_repeated_and_after_a_refusal_of_the_second_it_is_unknown(
     server: ScriptedServer, client: AsyncClient
 ) -> None:
     busy = pb.UpdateOutcome(rejection=pb.Rejection(reason="OVERLOADED", message="Busy.", retry_after_ms=1))

@@ -156,7 +156,7 @@ async def test_pause_and_resume(server: ScriptedServer, client: AsyncClient) -> 
     assert [request.paused for request in server.requests["PauseSchedule"]] == [True, True, False]
 
 
-async def test_a_trigger_is_repeated_with_the_id_that_it_made_up(server: ScriptedServer, client: AsyncClient) -> None:
+async def test_a_trigger_is_repeated_with_the_id_that_it_chose(server: ScriptedServer, client: AsyncClient) -> None:
     again = pb.TriggerScheduleResponse(task_id="id-1", duplicate=True)
     server.on("TriggerSchedule", LOST, again)
     # That it was there already is only its own first attempt.
@@ -171,7 +171,7 @@ async def test_a_trigger_is_repeated_with_the_id_that_it_made_up(server: Scripte
 
 
 async def test_a_trigger_that_a_unique_key_kept_out_is_a_duplicate(server: ScriptedServer, client: AsyncClient) -> None:
-    """Not its own repetition, which has the id that this call made up."""
+    """Not its own repetition, which has the id that this call chose."""
     server.on("TriggerSchedule", pb.TriggerScheduleResponse(task_id="id-1", duplicate=True, is_of_another=True))
     for request_id in (None, "", "mine"):
         triggered = await client.trigger_schedule("reports", "nightly", request_id=request_id)
@@ -186,7 +186,9 @@ async def test_a_trigger_tells_what_the_task_is_that_was_there(server: ScriptedS
     assert await client.trigger_schedule("reports", "nightly") == Accepted("id-1"), "its own first attempt"
 
 
-async def test_a_trigger_with_an_id_that_looks_made_up_is_not_sent(server: ScriptedServer, client: AsyncClient) -> None:
+async def test_a_trigger_with_an_id_that_looks_automatic_is_not_sent(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     with pytest.raises(InvalidArgument) as refused:
         await client.trigger_schedule("reports", "nightly", request_id="~9.mine.0")
     assert (refused.value.reason, refused.value.field) == ("INVALID_FIELD", "request_id")

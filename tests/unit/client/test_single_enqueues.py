@@ -68,7 +68,7 @@ async def test_there_are_few_groups_however_many_queues_and_shards() -> None:
     assert len(groups) <= 64 + 3 * 16
 
 
-async def test_what_is_sent_again_keeps_the_id_that_was_made_up() -> None:
+async def test_what_is_sent_again_keeps_its_automatic_key() -> None:
     server = Server({"mail": 3})
     server.refusals = [UNKNOWN]
     requests = SingleEnqueues(server.enqueue)

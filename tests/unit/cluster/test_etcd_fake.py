@@ -156,7 +156,7 @@ async def test_progress_is_told_without_news(fake: FakeEtcd) -> None:
     waiting = asyncio.create_task(soon(watch))
     await asyncio.sleep(0)
     last = await put(fake, b"b")
-    fake.tell_progress()
+    fake.report_progress()
     assert await waiting == Changes(last, [])
 
 
@@ -184,23 +184,23 @@ def answer(revision: int, *events: int, fragment: bool = False) -> pb.WatchRespo
     )
 
 
-def told(changes: Changes | None) -> tuple[int, list[int]]:
+def reported(changes: Changes | None) -> tuple[int, list[int]]:
     assert changes is not None
     return changes.revision, [change.row.mod_revision for change in changes.changes]
 
 
 def test_a_reader_believes_events_and_not_the_header() -> None:
     reader = WatchReader(b"", 3)
-    assert told(reader.take(answer(100, 4, 4, 6))) == (6, [4, 4, 6]), "there is more to come before 100"
+    assert reported(reader.take(answer(100, 4, 4, 6))) == (6, [4, 4, 6]), "there is more to come before 100"
     assert reader.begin().create_request.start_revision == 7
-    assert told(reader.take(answer(9))) == (9, [])
+    assert reported(reader.take(answer(9))) == (9, [])
     assert reader.take(answer(8)) is None, "from a member that is behind"
     assert reader.begin().create_request.start_revision == 10
 
 
 def test_a_reader_tells_nothing_twice() -> None:
     reader = WatchReader(b"", 3)
-    assert told(reader.take(answer(9, 3, 4))) == (4, [4])
+    assert reported(reader.take(answer(9, 3, 4))) == (4, [4])
     assert reader.take(answer(9, 4)) is None
     assert reader.begin().create_request.start_revision == 5
 
@@ -210,7 +210,7 @@ def test_a_reader_waits_for_all_parts_and_drops_those_of_a_lost_connection() -> 
     assert reader.take(answer(5, 4, 5, fragment=True)) is None
     assert reader.begin().create_request.start_revision == 4
     assert reader.take(answer(5, 4, 5, fragment=True)) is None
-    assert told(reader.take(answer(5, 5))) == (5, [4, 5, 5])
+    assert reported(reader.take(answer(5, 5))) == (5, [4, 5, 5])
 
 
 @pytest.mark.parametrize(

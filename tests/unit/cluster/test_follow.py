@@ -75,7 +75,7 @@ async def test_news_without_changes_move_only_the_revision(etcd: FakeEtcd) -> No
         await follower.first_load()
         follower.on_change.append(heard.append)
         await put(etcd, b"of/somebody/else", b"")
-        etcd.tell_progress()
+        etcd.report_progress()
         await follower.wait_until(lambda found: found.revision == etcd.revision, WAIT_S)
     assert heard == []
 

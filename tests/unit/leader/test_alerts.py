@@ -34,7 +34,7 @@ class Watched:
     def lead(self) -> None:
         self.policies = Policies(self.shard.machine.reader, BrokerConfig())
         self.alerts = Alerts(self.shard.machine, self.policies, now_ms=lambda: self.shard.now_ms, notifier=self)
-        self.alerts.look()
+        self.alerts.poll()
 
     def post(self, url: str, message: dict[str, Any], on_end: Callable[[bool], None]) -> None:
         self.posts.append((url, message))
@@ -43,7 +43,7 @@ class Watched:
 
     def look_after(self, ms: int) -> None:
         self.shard.now_ms += ms
-        self.alerts.look()
+        self.alerts.poll()
 
     def set_policy(self, queue: bytes = QUEUE, **policy: Any) -> None:
         self.version += 1
@@ -69,8 +69,8 @@ def test_the_threshold_is_told_once_with_what_is_needed_to_find_it(capsys: pytes
     watched.die(2)
     assert not watched.posts
     watched.die(3)
-    told = {"queue": "mail", "shard": 7, "dead": 3, "threshold": 3, "at_ms": watched.shard.now_ms}
-    assert watched.posts == [(URL, told)]
+    reported = {"queue": "mail", "shard": 7, "dead": 3, "threshold": 3, "at_ms": watched.shard.now_ms}
+    assert watched.posts == [(URL, reported)]
     logged = capsys.readouterr().out
     assert logged.count("dead_letter_alert") == 1
     assert "secret-token" not in logged
@@ -80,26 +80,26 @@ def test_it_is_told_again_only_after_it_was_over_by_a_margin() -> None:
     watched = Watched(dead_alert_at=20, dead_alert_url=URL)
     watched.die(20)
     watched.retry(2)
-    watched.alerts.look()
+    watched.alerts.poll()
     watched.die(2)
     assert len(watched.posts) == 1, "90 % of the threshold is not over"
     watched.retry(3)
     watched.die(3)
     assert len(watched.posts) == 1, "it was not looked at meanwhile"
     watched.retry(3)
-    watched.alerts.look()
+    watched.alerts.poll()
     watched.die(3)
     assert len(watched.posts) == 2
 
 
 def test_a_threshold_of_one_works() -> None:
     watched = Watched(dead_alert_at=1, dead_alert_url=URL)
-    for told in (1, 2):
+    for reported in (1, 2):
         watched.die()
         watched.die()
-        assert len(watched.posts) == told
+        assert len(watched.posts) == reported
         watched.retry(2)
-        watched.alerts.look()
+        watched.alerts.poll()
 
 
 def test_without_a_url_it_is_only_logged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_without_a_url_it_is_only_logged(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_queue_without_a_threshold_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     for watched in (Watched(), Watched(max_attempts=3, dead_alert_url=URL)):
         watched.die(5)
-        watched.alerts.look()
+        watched.alerts.poll()
         assert not watched.posts
     assert "dead_letter_alert" not in capsys.readouterr().out
 
@@ -124,7 +124,7 @@ def test_a_threshold_that_is_set_or_raised_later_counts() -> None:
     watched.die()
     assert len(watched.posts) == 1
     watched.set_policy(dead_alert_at=10, dead_alert_url=URL)
-    watched.alerts.look()
+    watched.alerts.poll()
     watched.die(6)
     assert len(watched.posts) == 1
     watched.die()
@@ -133,7 +133,7 @@ def test_a_threshold_that_is_set_or_raised_later_counts() -> None:
 
 def test_a_new_leader_tells_what_is_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows whether the former one could. It looks at so many queues in one go."""
-    monkeypatch.setattr(alerting, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(alerting, "SCANNED_MAX", 2)
     watched = Watched(dead_alert_at=2, dead_alert_url=URL)
     names = [b"a", b"b", b"c", b"calm", b"d"]
     for name in names:
@@ -156,10 +156,10 @@ def test_who_was_away_is_told_again_each_minute_until_it_has_heard(capsys: pytes
     watched.look_after(AGAIN_MS - 1)
     watched.die()
     assert len(watched.posts) == 1
-    for told in (2, 3):
+    for reported in (2, 3):
         watched.look_after(1)
         watched.look_after(1)
-        assert len(watched.posts) == told
+        assert len(watched.posts) == reported
         watched.look_after(AGAIN_MS - 2)
     watched.is_away = False
     watched.look_after(1)

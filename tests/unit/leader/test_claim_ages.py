@@ -24,7 +24,7 @@ async def test_it_is_counted_from_the_claim_whatever_its_lease() -> None:
         shard.now_ms += 100
     shard.extend(first, tokens[first], shard.now_ms + 10 * LEASE_MS)
     assert ages.age_ms(b"mail") == 0, "nobody has looked"
-    await ages.look()
+    await ages.poll()
     assert ages.age_ms(b"mail") == 200
     shard.ack(first, tokens[first])
     assert ages.age_ms(b"mail") == 100, "the next oldest is known at once"
@@ -40,7 +40,7 @@ async def test_a_task_that_is_claimed_again_is_as_young_as_its_claim() -> None:
     token = shard.claim(task_id)
     shard.now_ms += 500
     shard.claim(other)
-    await ages.look()
+    await ages.poll()
     shard.release(task_id, token)
     shard.now_ms += 100
     shard.claim(task_id)
@@ -49,7 +49,7 @@ async def test_a_task_that_is_claimed_again_is_as_young_as_its_claim() -> None:
 
 async def test_more_claims_than_one_look_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a look has found stays known until it ends, and every claim is found in the end."""
-    monkeypatch.setattr(claim_ages, "LOOK_CLAIMS_MAX", 8)
+    monkeypatch.setattr(claim_ages, "POLL_CLAIMS_MAX", 8)
     monkeypatch.setattr(claim_ages, "SLICE_CLAIMS", 4)
     shard = Shard()
     ages = ages_of(shard)
@@ -62,13 +62,13 @@ async def test_more_claims_than_one_look_sees(monkeypatch: pytest.MonkeyPatch) -
         shard.release(task_id, token)
         shard.claim(task_id)
     for _ in range(4):
-        await ages.look()
+        await ages.poll()
     assert ages.age_ms(b"mail") == shard.now_ms - START_MS
-    await ages.look()
+    await ages.poll()
     assert ages.age_ms(b"mail") == shard.now_ms - START_MS, "remembered, although this look has not seen it"
     shard.ack(held, tokens[0])
     for _ in range(8):
-        await ages.look()
+        await ages.poll()
     assert ages.age_ms(b"mail") == shard.now_ms - START_MS - 10
 
 
@@ -81,7 +81,7 @@ async def test_queues_and_claims_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(5):
             shard.claim(shard.enqueue(queue=name))
             shard.now_ms += 1
-    await ages.look()
+    await ages.poll()
     assert {name: len(claims) for name, claims in ages._oldest.items()} == {b"a": 3, b"b": 3}
     assert ages.age_ms(b"a") == 15
     assert ages.age_ms(b"c") == 0

@@ -208,8 +208,8 @@ class Told:
 
 async def test_an_alert_that_is_lost_with_its_leader_is_told_by_the_next_one_at_once() -> None:
     """It does not wait for another dead letter, which may never come, nor for its first sample."""
-    told = Told()
-    replica = Replica(notifier=told)
+    reported = Told()
+    replica = Replica(notifier=reported)
     policy = QueuePolicy(dead_alert_at=1, dead_alert_url="https://hooks.example/").SerializeToString()
     now_ms = replica.time.now_ms
     await replica.submit(entries.SetQueue(now_ms, QUEUE, 1, policy))
@@ -218,11 +218,11 @@ async def test_an_alert_that_is_lost_with_its_leader_is_told_by_the_next_one_at_
     item = FailItem(claim.task_id, claim.token, 0, WORKER_GAVE_UP, b"error")
     await replica.submit(entries.Fail(now_ms, KEEP_MS, KEEP_MS, [item]))
     replica.lose(term=2)
-    told.hears = True
+    reported.hears = True
     replica.win(term=3)
-    assert told.messages == [], "it may not serve before its first entry is applied: it may not know all"
+    assert reported.messages == [], "it may not serve before its first entry is applied: it may not know all"
     await replica.round()
-    assert [(message["queue"], message["dead"]) for message in told.messages] == [(QUEUE.decode(), 1)]
+    assert [(message["queue"], message["dead"]) for message in reported.messages] == [(QUEUE.decode(), 1)]
     await replica.stop()
 
 

@@ -10,7 +10,7 @@ from holdfast.broker.api.answering import OUTBOX_RETRY_MS
 from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.leader import outbox_relay as relay_module
-from holdfast.broker.leader.outbox_relay import BATCH_LETTERS_MAX, OutboxRelay
+from holdfast.broker.leader.outbox_relay import BATCH_MESSAGES_MAX, OutboxRelay
 from holdfast.common.backoff import Backoff
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
@@ -20,8 +20,8 @@ from holdfast.machine.kv import MemoryKV
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Outcome
 from holdfast.machine.reader import Reader
-from holdfast.machine.rows import Letter, Outbox
-from holdfast.proto.v1 import couriers_pb2, tasks_pb2
+from holdfast.machine.rows import Outbox, OutboxMessage
+from holdfast.proto.v1 import broker_calls_pb2, tasks_pb2
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
@@ -65,7 +65,7 @@ class Pair:
 
     def __init__(self, *, is_alone: bool = False) -> None:
         self.near, self.far = Side(HERE, others=None if is_alone else self), Side(AWAY)
-        self.sent: list[tuple[int, int]] = []  # (first sequence, letters) of each call
+        self.sent: list[tuple[int, int]] = []  # (first sequence, messages) of each call
         self.troubles: list[Exception | None] = []  # of the next calls; None loses only the answer
         self.near.view.owner = lambda new: AWAY if new.queue == FAR else None
         if not is_alone:
@@ -85,19 +85,21 @@ class Pair:
         leading.relay.start()
 
     async def deliver(
-        self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
+        self, destination: int, source: int, incarnation: int, first_sequence: int, messages: Sequence[OutboxMessage]
     ) -> int:
-        self.sent.append((first_sequence, len(letters)))
+        self.sent.append((first_sequence, len(messages)))
         trouble = self.troubles.pop(0) if self.troubles else ()
         if isinstance(trouble, Exception):
             raise trouble
-        request = receive_request(CLUSTER, destination, source, incarnation, first_sequence, list(letters))
-        response = await self.far.service.receive_tasks(couriers_pb2.ReceiveTasksRequest.FromString(bytes_of(request)))
+        request = receive_request(CLUSTER, destination, source, incarnation, first_sequence, list(messages))
+        response = await self.far.service.receive_tasks(
+            broker_calls_pb2.ReceiveTasksRequest.FromString(bytes_of(request))
+        )
         if trouble is None:
             raise TimeoutError
         return int(response.received)
 
-    async def deal(self, destination: int, source: int, reports: Sequence[couriers_pb2.ShareReport]) -> NoReturn:
+    async def deal(self, destination: int, source: int, reports: Sequence[broker_calls_pb2.ShareReport]) -> NoReturn:
         raise AssertionError("no queue is spread")
 
     async def ack(self, *follow_ups: tasks_pb2.TaskSpec) -> tasks_pb2.AckOutcome:
@@ -125,7 +127,7 @@ class Pair:
         await self.near.shard.stop()
 
 
-def bytes_of(message: couriers_pb2.ReceiveTasksRequest) -> bytes:
+def bytes_of(message: broker_calls_pb2.ReceiveTasksRequest) -> bytes:
     return message.SerializeToString()
 
 
@@ -220,16 +222,16 @@ async def test_a_follow_up_whose_id_stands_for_another_task_there_is_a_dead_lett
     assert outcome.HasField("acked")
     await pair.until_delivered()
     assert [spec.type for spec in pair.far.envelopes()] == ["a", "b", "c", "d"]
-    letters = pair.far.service.dead_letters
+    dead_letters = pair.far.service.dead_letters
     wanted = tasks_pb2.DeadLetterFilter(reason="REQUEST_ID_CONFLICT", error="STANDS FOR TASK")
     listed = tasks_pb2.ListDeadLettersRequest(queue=FAR.decode(), filter=wanted)
-    (letter,) = (await letters.list_dead_letters(listed)).tasks
+    (letter,) = (await dead_letters.list_dead_letters(listed)).tasks
     assert (letter.dead_reason, letter.purge_at_ms) == ("REQUEST_ID_CONFLICT", START_MS + 77_000)
     assert letter.last_error.type == "RequestIdConflict"
     assert f'The request id "r" of queue far stands for task {known.accepted.task_id}' in letter.last_error.message
     assert pair.far.metrics.tasks_dead._value.get() == 1
     retried = tasks_pb2.RetryDeadLettersRequest(task_ids=[letter.task_id])
-    await letters.retry_dead_letters(retried)
+    await dead_letters.retry_dead_letters(retried)
     await pair.far.service.cancel(tasks_pb2.CancelRequest(task_ids=[known.accepted.task_id]))
     (again,) = (await pair.far.service.enqueue(request)).outcomes
     assert again.accepted.task_id == known.accepted.task_id
@@ -249,8 +251,8 @@ async def test_an_ack_whose_follow_up_here_conflicts_is_refused_and_nothing_goes
     guess = tasks_pb2.ClaimRef(task_id=held.task_id, token=held.token, secret=held.secret ^ 1)
     stale = tasks_pb2.AckItem(claim=guess)
     refusals = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[stale, item]))).outcomes
-    told = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
-    assert told == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
+    reported = [(outcome.rejection.reason, outcome.rejection.field) for outcome in refusals]
+    assert reported == [("STALE_TOKEN", ""), ("REQUEST_ID_CONFLICT", "items[1].follow_ups[2].request_id")]
     assert Reader(pair.near.kv).outboxes() == []
     item.follow_ups[2].CopyFrom(known)
     (done,) = (await pair.near.service.ack(tasks_pb2.AckRequest(items=[item]))).outcomes
@@ -299,7 +301,7 @@ async def test_what_belongs_to_this_shard_stays_here(pair: Pair) -> None:
     assert asked == [(FAR, b"r")]
 
 
-async def test_before_every_replica_knows_parcels_none_are_made(pair: Pair) -> None:
+async def test_before_every_replica_knows_remote_follow_ups_none_are_made(pair: Pair) -> None:
     pair.near.view.knows_level = lambda _level: False
     with pytest.raises(RefusedError) as refused:
         await pair.ack(far_task("a"))
@@ -309,8 +311,8 @@ async def test_before_every_replica_knows_parcels_none_are_made(pair: Pair) -> N
 # --- what a relay may say -------------------------------------------------------------------------------------------
 
 
-def request(**changes: Any) -> couriers_pb2.ReceiveTasksRequest:
-    plain = receive_request(CLUSTER, AWAY, HERE, 1, 1, [Letter(0, far_task("a").SerializeToString())])
+def request(**changes: Any) -> broker_calls_pb2.ReceiveTasksRequest:
+    plain = receive_request(CLUSTER, AWAY, HERE, 1, 1, [OutboxMessage(0, far_task("a").SerializeToString())])
     for name, value in changes.items():
         setattr(plain, name, value)
     return plain
@@ -335,28 +337,28 @@ async def test_a_relay_at_the_wrong_door_is_refused(changes: dict[str, Any], rea
     assert (refused.value.reason, refused.value.field) == (reason, field)
 
 
-async def test_bad_letters_are_refused_by_place() -> None:
+async def test_bad_messages_are_refused_by_place() -> None:
     side = Side(AWAY)
     bad = request()
-    bad.letters.add(run_at_ms=-1).task.CopyFrom(far_task("b"))
+    bad.messages.add(run_at_ms=-1).task.CopyFrom(far_task("b"))
     empty = request()
-    empty.ClearField("letters")
+    empty.ClearField("messages")
     nameless = request()
-    nameless.letters[0].task.queue = "a b"
+    nameless.messages[0].task.queue = "a b"
     many = request()
-    many.letters.extend([many.letters[0]] * 1000)
+    many.messages.extend([many.messages[0]] * 1000)
     for message, reason, field in (
-        (bad, OUT_OF_RANGE, "letters[1].run_at_ms"),
-        (empty, MISSING_FIELD, "letters"),
-        (nameless, INVALID_FIELD, "letters[0].queue"),
-        (many, BATCH_TOO_LARGE, "letters"),
+        (bad, OUT_OF_RANGE, "messages[1].run_at_ms"),
+        (empty, MISSING_FIELD, "messages"),
+        (nameless, INVALID_FIELD, "messages[0].queue"),
+        (many, BATCH_TOO_LARGE, "messages"),
     ):
         with pytest.raises(RefusedError) as refused:
             await side.service.receive_tasks(message)
         assert (refused.value.reason, refused.value.field) == (reason, field)
 
 
-async def test_letters_out_of_order_are_refused() -> None:
+async def test_messages_out_of_order_are_refused() -> None:
     side = Side(AWAY)
     assert (await side.rounds_until(side.service.receive_tasks(request()))).received == 1
     assert (await side.rounds_until(side.service.receive_tasks(request()))).received == 1
@@ -375,7 +377,7 @@ async def test_only_the_leader_receives() -> None:
     assert refused.value.reason == NOT_LEADER
 
 
-def test_a_disk_that_is_low_takes_no_letters() -> None:
+def test_a_disk_that_is_low_takes_no_messages() -> None:
     guard = DiskGuard(lambda: 80, 100)
     guard.check(Delivered(1, 2, 3))
     with pytest.raises(RefusedError) as refused:
@@ -387,25 +389,25 @@ def test_a_disk_that_is_low_takes_no_letters() -> None:
 
 
 def filled(count: int, size: int = 1, destination: int = AWAY) -> MemoryKV:
-    state = {keys.outbox(destination, number): Letter(0, bytes(size)).encode() for number in range(1, count + 1)}
+    state = {keys.outbox(destination, number): OutboxMessage(0, bytes(size)).encode() for number in range(1, count + 1)}
     return MemoryKV({**state, keys.outbox(destination, 0): Outbox(count, 0).encode()})
 
 
-def test_letters_are_read_in_bounded_batches() -> None:
+def test_messages_are_read_in_bounded_batches() -> None:
     kv = filled(40)
-    first, some = Reader(kv).letters(AWAY, 30, 10**6)
+    first, some = Reader(kv).outbox_messages(AWAY, 30, 10**6)
     assert (first, len(some)) == (1, 30)
-    first, some = Reader(kv).letters(AWAY, 32, 10**6)
+    first, some = Reader(kv).outbox_messages(AWAY, 32, 10**6)
     assert (first, len(some)) == (1, 32)
-    assert len(Reader(kv).letters(AWAY, 100, 10**6)[1]) == 40
-    assert len(Reader(kv).letters(AWAY, 100, 45)[1]) == 5, "nine bytes each"
-    assert len(Reader(kv).letters(AWAY, 100, 1)[1]) == 1, "one that is larger must not stay for ever"
-    assert Reader(kv).letters(3, 100, 100) == (1, [])
+    assert len(Reader(kv).outbox_messages(AWAY, 100, 10**6)[1]) == 40
+    assert len(Reader(kv).outbox_messages(AWAY, 100, 45)[1]) == 5, "nine bytes each"
+    assert len(Reader(kv).outbox_messages(AWAY, 100, 1)[1]) == 1, "one that is larger must not stay for ever"
+    assert Reader(kv).outbox_messages(3, 100, 100) == (1, [])
     kv.write({keys.outbox(AWAY, 0): Outbox(40, 38).encode()})
-    assert Reader(kv).letters(AWAY, 100, 1000) == (39, [Letter(0, b"\0")] * 2)
+    assert Reader(kv).outbox_messages(AWAY, 100, 1000) == (39, [OutboxMessage(0, b"\0")] * 2)
 
 
-def test_outboxes_are_found_without_reading_letters() -> None:
+def test_outboxes_are_found_without_reading_messages() -> None:
     state = {**filled(3).rows(), **filled(2, destination=7).rows(), **filled(1, destination=2**16 - 1).rows()}
     boxes = [(AWAY, Outbox(3, 0)), (7, Outbox(2, 0)), (2**16 - 1, Outbox(1, 0))]
     assert Reader(MemoryKV(state)).outboxes() == boxes
@@ -443,10 +445,12 @@ async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
     desk = Desk(kv)
     stuck = asyncio.Event()
 
-    async def deliver(destination: int, _source: int, _incarnation: int, first: int, letters: list[Letter]) -> int:
+    async def deliver(
+        destination: int, _source: int, _incarnation: int, first: int, messages: list[OutboxMessage]
+    ) -> int:
         if destination == AWAY:
             await stuck.wait()
-        return first + len(letters) - 1
+        return first + len(messages) - 1
 
     relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.start()
@@ -461,14 +465,16 @@ async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
 
 async def test_batches_follow_each_other_and_refused_notes_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "BACKOFF", Backoff(0.001, 5.0))
-    kv = filled(BATCH_LETTERS_MAX + 3)
+    kv = filled(BATCH_MESSAGES_MAX + 3)
     desk = Desk(kv)
     desk.refusals = [overloaded("writes", 1)]
     brought: list[tuple[int, int]] = []
 
-    async def deliver(_destination: int, source: int, incarnation: int, first: int, letters: list[Letter]) -> int:
+    async def deliver(
+        _destination: int, source: int, incarnation: int, first: int, messages: list[OutboxMessage]
+    ) -> int:
         assert (source, incarnation) == (4, 9)
-        brought.append((first, len(letters)))
+        brought.append((first, len(messages)))
         return 10**9  # a destination may know more than it was told now
 
     relay = OutboxRelay(Reader(kv), 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
@@ -478,8 +484,8 @@ async def test_batches_follow_each_other_and_refused_notes_are_written_again(mon
     relay.start()
     relay.wake([AWAY])
     await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
-    half = BATCH_LETTERS_MAX // 2  # after anything that went wrong it is tried with fewer
-    assert brought == [(1, BATCH_LETTERS_MAX), (1, half), (half + 1, half + 3)]
+    half = BATCH_MESSAGES_MAX // 2  # after anything that went wrong it is tried with fewer
+    assert brought == [(1, BATCH_MESSAGES_MAX), (1, half), (half + 1, half + 3)]
     await relay.stop()
 
 
@@ -488,10 +494,12 @@ async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
     desk, answers = Desk(kv), asyncio.Event()
     brought: list[int] = []
 
-    async def deliver(_destination: int, _source: int, _incarnation: int, first: int, letters: list[Letter]) -> int:
+    async def deliver(
+        _destination: int, _source: int, _incarnation: int, first: int, messages: list[OutboxMessage]
+    ) -> int:
         brought.append(first)
         await answers.wait()
-        return first + len(letters) - 1
+        return first + len(messages) - 1
 
     relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
     relay.start()
@@ -519,7 +527,9 @@ async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> No
     kv = filled(2)
     calls = []
 
-    async def deliver(_destination: int, _source: int, _incarnation: int, first: int, _letters: list[Letter]) -> int:
+    async def deliver(
+        _destination: int, _source: int, _incarnation: int, first: int, _messages: list[OutboxMessage]
+    ) -> int:
         calls.append(first)
         return 0 if len(calls) < 4 else len(calls) - 3  # nothing, then one after the other
 

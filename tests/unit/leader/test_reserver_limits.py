@@ -159,7 +159,7 @@ async def test_claims_in_the_log_count_when_those_behind_them_are_dropped(small:
 async def test_a_look_that_was_cut_short_goes_on_by_itself(
     small: LimitedShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler_module, "LOOKS", 4)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 4)
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 4)
     monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 4)
     monkeypatch.setattr(subqueues, "ASIDE_MAX", 4)

@@ -24,9 +24,9 @@ async def small() -> SmallShard:
     return SmallShard()
 
 
-def finishing_of(small: SmallShard) -> ResultWaiters:
+def result_waiters_of(small: SmallShard) -> ResultWaiters:
     assert small.shard._leading is not None
-    return small.shard._leading.finishing
+    return small.shard._leading.result_waiters
 
 
 def wait(small: SmallShard, *task_ids: bytes, wait_ms: int = WAIT_MS) -> asyncio.Task[Found]:
@@ -185,8 +185,8 @@ async def test_a_caller_that_goes_leaves_nothing_behind(small: SmallShard) -> No
     staying.cancel()
     await settle()
     assert small.shard.watched_tasks == 0
-    assert not finishing_of(small)._by_task
-    assert not finishing_of(small)._watchers
+    assert not result_waiters_of(small)._by_task
+    assert not result_waiters_of(small)._watchers
 
 
 async def test_tasks_that_are_waited_for_are_bounded() -> None:
@@ -257,7 +257,7 @@ async def test_whatever_happens_a_call_waits_exactly_while_something_is_unfinish
     small.shard.drain()
     await asyncio.gather(*calls)
     assert small.shard.watched_tasks == 0
-    assert not finishing_of(small)._by_task
+    assert not result_waiters_of(small)._by_task
 
 
 async def _something(small: SmallShard, rng: random.Random, tasks: list[bytes]) -> entries.Entry:

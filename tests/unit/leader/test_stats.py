@@ -30,13 +30,13 @@ class Counted:
 
     def __init__(self) -> None:
         self.shard = Shard()
-        self.looks = 0
+        self.polls = 0
         self.stats = Stats(
             self.shard.machine, now_ms=lambda: self.shard.now_ms, on_sample=self._looked
         )  # fmt: skip
 
     def _looked(self) -> None:
-        self.looks += 1
+        self.polls += 1
 
     def enqueue(self, count: int, **changes: object) -> list[bytes]:
         accepted = self.shard.enqueue_all(*[new_task(**changes)] * count)
@@ -234,9 +234,9 @@ def test_latencies_are_counted_by_type() -> None:
     assert len(by_type["mail"].ready_to_claim) == len(BOUNDS_MS) + 1
 
 
-def timings(*told: tuple[bytes, bytes, int]) -> Effects:
+def timings(*reported: tuple[bytes, bytes, int]) -> Effects:
     effects = Effects()
-    effects.timings = [Timing(queue, name, span, 5) for queue, name, span in told]
+    effects.timings = [Timing(queue, name, span, 5) for queue, name, span in reported]
     return effects
 
 

@@ -152,18 +152,18 @@ async def test_what_is_on_its_way_or_claimed_waits_no_more(small: SmallShard) ->
 
 
 async def test_a_call_that_waits_to_claim_is_told_of_suspects(small: SmallShard) -> None:
-    async def told(**more: Any) -> int:
+    async def reported(**more: Any) -> int:
         return (await small.shard.await_tasks(AwaitWanted([QUEUE], 0, b"w", b"", **more))).tasks
 
-    assert await told(empty_handed=True) == 0
+    assert await reported(empty_handed=True) == 0
     await make_suspects(small)
-    assert await told(empty_handed=True) == 1
-    assert await told(empty_handed=True, suspects_only=True) == 1
-    assert await told(empty_handed=False) == 1, "it may be asked to run dry"
+    assert await reported(empty_handed=True) == 1
+    assert await reported(empty_handed=True, suspects_only=True) == 1
+    assert await reported(empty_handed=False) == 1, "it may be asked to run dry"
     assert await ask(small, b"w", empty_handed=False) == RunDry()
     await asyncio.sleep(0.06)  # what was offered is offered again
-    assert await told(empty_handed=False) == 0
-    assert await told() == 1, "a router asks so, for all its callers"
+    assert await reported(empty_handed=False) == 0
+    assert await reported() == 1, "a router asks so, for all its callers"
 
 
 def test_lines() -> None:

@@ -26,14 +26,14 @@ class Bench:
         self.handled: list[bytes] = []
         self.failures = 0  # how many calls are still to fail
         self.meanwhile: list[tuple[int, bytes]] = []  # rows written while the next call is under way
-        self.looks = 0
+        self.polls = 0
         self.sweep = Sweep(
             self.kv, keys.DUE, self.read_now_ms, self.handle,
             batch_rows=BATCH_ROWS, not_before_ms=lambda: self.not_before_ms,
         )  # fmt: skip
 
     def read_now_ms(self) -> int:
-        self.looks += 1
+        self.polls += 1
         return self.now_ms
 
     async def handle(self, due: Due) -> bool:
@@ -103,9 +103,9 @@ async def test_an_earlier_row_is_not_held_up_by_a_later_one(bench: Bench) -> Non
 
 async def test_a_sweep_without_rows_does_not_look_at_the_clock(bench: Bench) -> None:
     assert await bench.is_quiet()
-    looks = bench.looks
+    polls = bench.polls
     await asyncio.sleep(0.01)
-    assert bench.looks == looks
+    assert bench.polls == polls
 
 
 async def test_a_row_due_before_what_was_read_already_is_handled(bench: Bench) -> None:

@@ -140,7 +140,9 @@ async def test_whoever_has_something_told_hears_whether_it_was() -> None:
     with Receiver() as receiver:
         receiver.answers = [500] * ATTEMPTS_MAX
         for number in (1, 2):
-            webhooks.post(receiver.url, {"n": number}, functools.partial(lambda n, told: heard.put((n, told)), number))
+            webhooks.post(
+                receiver.url, {"n": number}, functools.partial(lambda n, reported: heard.put((n, reported)), number)
+            )
             assert heard.get(timeout=DEADLINE_S) == (number, number == 2)
         await webhooks.close()
 

@@ -44,7 +44,7 @@ async def spread(**policy: Any) -> tuple[Stage, list[ScheduledMember]]:
     members = [member for member in stage.members if isinstance(member, ScheduledMember)]
     for member in members:
         member.part = Part(member.number, SHARDS)
-    await stage.look(500)
+    await stage.poll(500)
     return stage, members
 
 
@@ -71,7 +71,7 @@ async def test_a_rate_of_tenants_is_kept_over_all_shards() -> None:
     stage, members = await spread(tenant_rate_per_second=10.0, tenant_rate_burst=8)
     for member in members:
         member.enqueue(500, tenant=b"a")
-    await stage.look(0)
+    await stage.poll(0)
     assert stage.claimed == 8
     for second in range(1, 11):
         await stage.pass_time(1000, 50)
@@ -99,5 +99,5 @@ async def test_parts_are_looked_at_also_where_nothing_is_shared() -> None:
     stage, (member, *_) = await spread(tenant_concurrency_max=8)
     assert not member.manager.has_shares
     assert member.manager._parts
-    assert member.told.tenants == Part(0, SHARDS)
+    assert member.reported.tenants == Part(0, SHARDS)
     assert stage.asked == 0

@@ -18,9 +18,9 @@ from holdfast.machine.entries import (
     ClaimRef,
     Entry,
     ExpireItem,
+    ExpiringKey,
     ExtendItem,
     FailItem,
-    ForgetItem,
     Mark,
 )
 from holdfast.machine.hashing import state_hash
@@ -34,7 +34,7 @@ from holdfast.machine.operator_entries import (
     START_AT,
     DealShares,
     DiscardDead,
-    Lapse,
+    TtlExpire,
     UpdateItem,
     UpdateTasks,
 )
@@ -50,9 +50,9 @@ from tests.unit.machine.machine_picture import (
     marks_for,
     picture_of,
     ready_places,
+    reported,
     suspect_places,
     suspects_told,
-    told,
 )
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         """Refused as a whole: only the applied index and time have moved. A claim's marks and levels are no item."""
         if expected and all(isinstance(answer, str) for answer in expected):
             changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-            marks_and_levels = {keys.QUEUE, keys.SUBQUEUE, keys.BUCKET, keys.FORGET}
+            marks_and_levels = {keys.QUEUE, keys.SUBQUEUE, keys.BUCKET, keys.KEY_EXPIRY}
             may_change = {keys.META} | (marks_and_levels if isinstance(entry, entries.Claim) else set())
             assert {key[0] for key in changed} <= may_change
 
@@ -197,11 +197,11 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert posted == effects.outbox
         ended = {key[-16:] for key in new if key[0] == keys.RETENTION}
         assert ended == set(effects.finished)
-        told = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,
-                keys.FORGET: effects.forget_ms, keys.START_BY: effects.start_by_ms}  # fmt: skip
+        reported = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,
+                keys.KEY_EXPIRY: effects.key_expiry_ms, keys.START_BY: effects.start_by_ms}  # fmt: skip
         for key in new:
-            if key[0] in told:
-                assert 0 < told[key[0]] <= keys.timed(key)[0]
+            if key[0] in reported:
+                assert 0 < reported[key[0]] <= keys.timed(key)[0]
 
     def check_window(
         self,
@@ -211,7 +211,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         after: dict[bytes, bytes],
     ) -> None:
         """A leader that adds what became ready and takes away what left or what it claimed knows the ready lines."""
-        known, gone = told(effects)
+        known, gone = reported(effects)
         claimed = {outcome.task_id for outcome in done if isinstance(outcome, outcomes.Claimed)}
         expected = {place for place in ready_places(before) | known if place[1].task_id not in claimed} - gone
         assert expected == ready_places(after)
@@ -285,10 +285,12 @@ class MachineAgainstModel(RuleBasedStateMachine):
         items = [self.expiry_of(task_id, self.model.tasks[task_id].token) for task_id in expired]
         self.propose(entries.Expire(self.stamp_ms, KEEP_MS, DEAD_KEEP_MS, items))
         self.propose(entries.Promote(self.stamp_ms, [key[-16:] for key in self.due(keys.DUE, count)]))
-        self.propose(Lapse(self.stamp_ms, DEAD_KEEP_MS, b"late", [key[-16:] for key in self.due(keys.START_BY, count)]))
+        self.propose(
+            TtlExpire(self.stamp_ms, DEAD_KEEP_MS, b"late", [key[-16:] for key in self.due(keys.START_BY, count)])
+        )
         self.propose(entries.Purge(self.stamp_ms, [key[-16:] for key in self.due(keys.RETENTION, count)]))
-        forgotten = [ForgetItem(*keys.timed(key)) for key in self.due(keys.FORGET, count)]
-        self.propose(entries.Forget(self.stamp_ms, forgotten))
+        forgotten = [ExpiringKey(*keys.timed(key)) for key in self.due(keys.KEY_EXPIRY, count)]
+        self.propose(entries.ExpireKeys(self.stamp_ms, forgotten))
 
     def due(self, family: int, limit: int) -> list[bytes]:
         found = self.kv.scan(keys.family_start(family), keys.timed_from(family, self.clock_ms + 1), limit)
@@ -369,10 +371,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
                 assert counters is not None
                 marks += marks_for(queue, counters.mark_version, line, free[count:], stale=raise_marks == "stale")
         extra = self.tasks_like(strays, READY, CLAIMED) if strays else []
-        forget_ms = self.clock_ms + 100
+        key_expiry_ms = self.clock_ms + 100
         worker = b"worker of " + request_id if request_id else WORKERS[count % 3]
         expiry_ms = self.clock_ms + lease_ms
-        entry = entries.Claim(self.stamp_ms, expiry_ms, worker, request_id, forget_ms, chosen + extra, marks)
+        entry = entries.Claim(self.stamp_ms, expiry_ms, worker, request_id, key_expiry_ms, chosen + extra, marks)
         entry.secret = secret
         if turn % 2:
             entry.type_expiries[b"send"] = expiry_ms + 7
@@ -490,8 +492,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.any_in(*WAITING))
     @rule(picked=picks)
-    def lapse(self, picked: Picks) -> None:
-        self.propose(Lapse(self.stamp_ms, DEAD_KEEP_MS, b"late", self.tasks_like(picked, *WAITING)))
+    def ttl_expire(self, picked: Picks) -> None:
+        self.propose(TtlExpire(self.stamp_ms, DEAD_KEEP_MS, b"late", self.tasks_like(picked, *WAITING)))
 
     @rule(
         queue=queue_names, what=st.integers(1, 2), shares=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=1)))
@@ -506,12 +508,12 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.memory)
     @rule(picked=picks)
-    def forget(self, picked: Picks) -> None:
-        armed = self.kv.scan(keys.family_start(keys.FORGET), keys.family_start(keys.FORGET + 1), 1000)
-        items = [ForgetItem(*keys.timed(key)) for key, _ in armed]
-        wrong = [ForgetItem(item.when_ms - 1, item.key) for item in items]
-        nowhere = ForgetItem(START_MS, keys.dedup(b"nowhere", b"a"))
-        self.propose(entries.Forget(self.stamp_ms, choose(picked, items, [*items, *wrong, nowhere])))
+    def expire_keys(self, picked: Picks) -> None:
+        armed = self.kv.scan(keys.family_start(keys.KEY_EXPIRY), keys.family_start(keys.KEY_EXPIRY + 1), 1000)
+        items = [ExpiringKey(*keys.timed(key)) for key, _ in armed]
+        wrong = [ExpiringKey(item.when_ms - 1, item.key) for item in items]
+        nowhere = ExpiringKey(START_MS, keys.dedup(b"nowhere", b"a"))
+        self.propose(entries.ExpireKeys(self.stamp_ms, choose(picked, items, [*items, *wrong, nowhere])))
 
     @precondition(lambda self: self.known_claims)
     @rule(
@@ -526,12 +528,12 @@ class MachineAgainstModel(RuleBasedStateMachine):
     ) -> None:
         """Follow-ups of this shard and of others, mixed."""
         places = sorted((at + turn) % (len(follow_ups) + len(away)) for at in range(len(away)))
-        parcels = tuple(
-            entries.Parcel(place, destination, self.clock_ms, envelope)
+        remote_follow_ups = tuple(
+            entries.RemoteFollowUp(place, destination, self.clock_ms, envelope)
             for place, (destination, envelope) in zip(places, away, strict=True)
         )
         here = tuple(self.dated(follow_ups))
-        items = [AckItem(*claim, None, here, parcels) for claim in self.claims_like(picked)]
+        items = [AckItem(*claim, None, here, remote_follow_ups) for claim in self.claims_like(picked)]
         self.propose(entries.AckAway(self.stamp_ms, KEEP_MS, waiting_max, items))
 
     @rule(destination=st.sampled_from((2, 9)), count=st.integers(0, 4))
@@ -572,7 +574,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
             claimed |= {outcome.task_id for outcome in done if isinstance(outcome, outcomes.Claimed)}
             if commits_behind(index) or index == len(self.log):
                 before = ready_places(kv.rows())
-                known, gone = told(machine.commit())
+                known, gone = reported(machine.commit())
                 assert state_hash(kv) == hashed
                 # A leader knows of its claims itself; of all others it has to be told.
                 wrong = ((before | known) - gone) ^ ready_places(kv.rows())

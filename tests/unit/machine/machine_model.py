@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.machine import entries, keys, operator_entries, rows
-from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExtendItem, FailItem, ForgetItem
+from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExpiringKey, ExtendItem, FailItem
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine.machine_model_task import Subqueue, Task
@@ -35,7 +35,7 @@ class Model:
         self.memory: dict[Handle, tuple[Any, int]] = {}  # what is remembered, until when
         self.level = 1
         self.settings: dict[bytes, tuple[int, bytes, int]] = {}
-        self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all letters that ever were, by destination
+        self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all messages that ever were, by destination
         self.delivered: Counter[int] = Counter()
         self.inbox: dict[tuple[int, int], int] = {}
         self.shares: dict[tuple[bytes, int, int], bytes] = {}
@@ -68,9 +68,9 @@ class Model:
             entries.RetryDead: self._retry_dead,
             operator_entries.DiscardDead: self._discard_dead,
             operator_entries.UpdateTasks: self._update,
-            operator_entries.Lapse: self._lapse,
+            operator_entries.TtlExpire: self._ttl_expire,
             entries.Purge: self._purge,
-            entries.Forget: self._forget,
+            entries.ExpireKeys: self._expire_key,
         }
         names = ("task_ids", "items", "tasks")
         items: list[Any] = next(getattr(entry, name) for name in names if hasattr(entry, name))
@@ -191,15 +191,15 @@ class Model:
         return [("Received", self.inbox.get(source, last), tuple(accepted))]
 
     def _delivered(self, entry: entries.Delivered) -> list[Answer]:
-        letters, before = self.posted.get(entry.destination, []), self.delivered[entry.destination]
-        if entry.sequence not in range(before + 1, len(letters) + 1):
+        messages, before = self.posted.get(entry.destination, []), self.delivered[entry.destination]
+        if entry.sequence not in range(before + 1, len(messages) + 1):
             return ["NOT_WAITING"]
         self.delivered[entry.destination] = min(entry.sequence, before + 1000)
         return [("Changed", self.delivered[entry.destination])]
 
-    def _post(self, parcels: Iterable[entries.Parcel]) -> None:
-        for parcel in parcels:
-            self.posted.setdefault(parcel.destination, []).append((parcel.run_at_ms, parcel.envelope))
+    def _post(self, remote_follow_ups: Iterable[entries.RemoteFollowUp]) -> None:
+        for remote in remote_follow_ups:
+            self.posted.setdefault(remote.destination, []).append((remote.run_at_ms, remote.envelope))
 
     # How tasks move.
 
@@ -280,7 +280,7 @@ class Model:
             if mark.queue in self.totals and self.totals[mark.queue]["mark_version"] == mark.mark_version:
                 self._raise_mark(mark)
         if entry.request_id and given:
-            self.memory[handle] = tuple(given), entry.forget_ms
+            self.memory[handle] = tuple(given), entry.key_expiry_ms
         return answers
 
     def _claim_one(self, task_id: bytes, entry: entries.Claim) -> Answer:
@@ -335,9 +335,9 @@ class Model:
         if self._conflict(item.follow_ups, item.task_id):
             return "REQUEST_ID_CONFLICT"
         if isinstance(entry, entries.AckAway):
-            for parcel in item.parcels:
-                coming = sum(other.destination == parcel.destination for other in item.parcels)
-                waiting = len(self.posted.get(parcel.destination, ())) - self.delivered[parcel.destination]
+            for remote in item.remote_follow_ups:
+                coming = sum(other.destination == remote.destination for other in item.remote_follow_ups)
+                waiting = len(self.posted.get(remote.destination, ())) - self.delivered[remote.destination]
                 if waiting + coming > entry.waiting_max:
                     return "OUTBOX_FULL"
         keep_ms = entry.keep_ms
@@ -348,11 +348,11 @@ class Model:
             keep_ms = max(keep_ms, task.new.result_ttl_ms)
         self.timings.append((task.new.queue, task.new.type, 1, self.now_ms - task.changed_ms))
         self._finish(task, SUCCEEDED, keep_ms)
-        here, away = iter(item.follow_ups), {parcel.place for parcel in item.parcels}
-        count = len(item.follow_ups) + len(item.parcels)
+        here, away = iter(item.follow_ups), {remote.place for remote in item.remote_follow_ups}
+        count = len(item.follow_ups) + len(item.remote_follow_ups)
         task.had_follow_ups = count > 0
         accepted = [(bytes(16), False, 0) if at in away else self._accept(next(here)) for at in range(count)]
-        self._post(item.parcels)
+        self._post(item.remote_follow_ups)
         answer = ("Acked", tuple(accepted))
         if task.had_follow_ups:
             self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
@@ -449,7 +449,7 @@ class Model:
         self._line_up(task)
         return ("Moved", READY)
 
-    def _lapse(self, task_id: bytes, entry: operator_entries.Lapse) -> Answer:
+    def _ttl_expire(self, task_id: bytes, entry: operator_entries.TtlExpire) -> Answer:
         task = self.tasks.get(task_id)
         if task is None or task.state not in WAITING or not 0 < task.start_by_ms <= self.now_ms:
             return self._refusal(task_id, "NOT_EXPIRED")
@@ -517,7 +517,7 @@ class Model:
         self.memory.pop(("result", task_id), None)
         return ("Moved", task.state)
 
-    def _forget(self, item: ForgetItem, _: entries.Forget) -> Answer:
+    def _expire_key(self, item: ExpiringKey, _: entries.ExpireKeys) -> Answer:
         handle = handle_of(item.key)
         what, until_ms = self.memory.get(handle, (None, -1))
         if until_ms != item.when_ms or item.when_ms > self.now_ms or self._paused():
@@ -572,13 +572,13 @@ class Model:
             "memory": self.memory,
             "level": self.level,
             "outbox": {
-                (destination, number): letter
-                for destination, letters in self.posted.items()
-                for number, letter in enumerate(letters, start=1)
+                (destination, number): message
+                for destination, messages in self.posted.items()
+                for number, message in enumerate(messages, start=1)
                 if number > self.delivered[destination]
             },
             "outboxes": {
-                destination: (len(letters), self.delivered[destination]) for destination, letters in self.posted.items()
+                destination: (len(posted), self.delivered[destination]) for destination, posted in self.posted.items()
             },
             "inbox": self.inbox,
             "settings": self.settings,

@@ -65,7 +65,7 @@ def remembered(key: bytes, row: bytes) -> Any:
         return rows.Bucket.decode(row)[:2]
     if key[0] == keys.DISCARD:
         discard = rows.Discard.decode(row)
-        return tuple(discard._replace(forget_ms=0))
+        return tuple(discard._replace(key_expiry_ms=0))
     task_id, kind, state, retry_at_ms, follow_ups = rows.Recent.decode(row)
     answers: dict[int, Answer] = {
         rows.ANSWER_ACK: ("Acked", follow_ups),
@@ -80,7 +80,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
     for key in sorted(state):
         families[key[0]].append((key, state[key]))
     meta = rows.Meta.decode(state[keys.META_KEY])
-    forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.FORGET]}
+    forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.KEY_EXPIRY]}
     results = {handle_of(key): (None, when_ms) for key, when_ms in forgotten.items() if key[0] == keys.REPORT}
     kept = [
         row
@@ -120,7 +120,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         "memory": {handle_of(key): (remembered(key, row), forgotten.get(key)) for key, row in kept} | results,
         "level": meta.machine_level,
         "outbox": {
-            keys.outbox_place(key): tuple(rows.Letter.decode(row))
+            keys.outbox_place(key): tuple(rows.OutboxMessage.decode(row))
             for key, row in families[keys.OUTBOX]
             if keys.outbox_place(key)[1]
         },
@@ -185,7 +185,7 @@ def answer_of(outcome: outcomes.Outcome) -> Answer:
     return outcome.code if isinstance(outcome, Rejection) else (type(outcome).__name__, *outcome)
 
 
-def told(effects: Effects) -> tuple[Window, Window]:
+def reported(effects: Effects) -> tuple[Window, Window]:
     """What became ready and what left the line without a claim."""
     ready, withdrawn = (
         {

@@ -24,7 +24,7 @@ from holdfast.machine.operator_entries import (
     KEEP_START,
     START_AT,
     DiscardDead,
-    Lapse,
+    TtlExpire,
     UpdateItem,
     UpdateTasks,
 )
@@ -155,8 +155,8 @@ class Shard:
     def discard_dead(self, task_id: bytes, keep_ms: int = 0) -> outcomes.Outcome:
         return self.apply(DiscardDead(self.now_ms, [task_id], keep_ms, b"ann", b"why"))[0]
 
-    def lapse(self, task_id: bytes) -> outcomes.Outcome:
-        return self.apply(Lapse(self.now_ms, DEAD_KEEP_MS, b"too late", [task_id]))[0]
+    def ttl_expire(self, task_id: bytes) -> outcomes.Outcome:
+        return self.apply(TtlExpire(self.now_ms, DEAD_KEEP_MS, b"too late", [task_id]))[0]
 
     def update(self, task_id: bytes, priority: int = KEEP_PRIORITY, run_at_ms: int | None = None) -> outcomes.Outcome:
         start = KEEP_START if run_at_ms is None else START_AT
@@ -165,8 +165,8 @@ class Shard:
     def purge(self, task_id: bytes) -> outcomes.Outcome:
         return self.apply(entries.Purge(self.now_ms, [task_id]))[0]
 
-    def forget(self, when_ms: int, key: bytes) -> outcomes.Outcome:
-        return self.apply(entries.Forget(self.now_ms, [entries.ForgetItem(when_ms, key)]))[0]
+    def expire_key(self, when_ms: int, key: bytes) -> outcomes.Outcome:
+        return self.apply(entries.ExpireKeys(self.now_ms, [entries.ExpiringKey(when_ms, key)]))[0]
 
     # What the state says.
 
@@ -207,7 +207,7 @@ class Shard:
 
     def armed(self) -> list[tuple[int, bytes]]:
         """(when, key) of what will be forgotten."""
-        found = self.kv.scan(keys.family_start(keys.FORGET), keys.family_start(keys.FORGET + 1), 1000)
+        found = self.kv.scan(keys.family_start(keys.KEY_EXPIRY), keys.family_start(keys.KEY_EXPIRY + 1), 1000)
         return [keys.timed(key) for key, _ in found]
 
     def task_in(self, state: int, **changes: Any) -> bytes:

@@ -15,11 +15,11 @@ from holdfast.machine.entries import (
     ClaimRef,
     Entry,
     ExpireItem,
+    ExpiringKey,
     ExtendItem,
     FailItem,
-    ForgetItem,
     Mark,
-    Parcel,
+    RemoteFollowUp,
 )
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateItem
@@ -68,7 +68,7 @@ def some(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 ack_items = st.builds(AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), st.just(()))
-parcels = st.builds(Parcel, u16, u16, u64, blobs)
+remote_follow_ups = st.builds(RemoteFollowUp, u16, u16, u64, blobs)
 flags = st.integers(0, 1)
 fired_ticks = st.tuples(u64, new_tasks)
 
@@ -79,7 +79,9 @@ def fire_schedule(fired: list[tuple[int, NewTask]], **fields: Any) -> operator_e
     return operator_entries.FireSchedule(ticks=ticks, tasks=tasks, **fields)
 
 
-away_items = st.builds(AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), some(parcels).map(tuple))
+away_items = st.builds(
+    AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), some(remote_follow_ups).map(tuple)
+)
 ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.LeaderStarted: st.builds(entries.LeaderStarted, u64, st.booleans()),
     entries.Enqueue: st.builds(entries.Enqueue, u64, some(new_tasks)),
@@ -110,7 +112,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     entries.RetryDead: st.builds(entries.RetryDead, u64, some(task_ids)),
     operator_entries.DiscardDead: st.builds(operator_entries.DiscardDead, u64, some(task_ids), u64, names, blobs),
     entries.Purge: st.builds(entries.Purge, u64, some(task_ids)),
-    entries.Forget: st.builds(entries.Forget, u64, some(st.builds(ForgetItem, u64, blobs))),
+    entries.ExpireKeys: st.builds(entries.ExpireKeys, u64, some(st.builds(ExpiringKey, u64, blobs))),
     entries.RaiseLevel: st.builds(entries.RaiseLevel, u64, u16),
     entries.SetQueue: st.builds(entries.SetQueue, u64, queues, u64, blobs),
     entries.AckAway: st.builds(entries.AckAway, u64, u64, u64, some(away_items)),
@@ -119,7 +121,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     operator_entries.UpdateTasks: st.builds(
         operator_entries.UpdateTasks, u64, some(st.builds(UpdateItem, task_ids, u8, u8, u64))
     ),
-    operator_entries.Lapse: st.builds(operator_entries.Lapse, u64, u64, blobs, some(task_ids)),
+    operator_entries.TtlExpire: st.builds(operator_entries.TtlExpire, u64, u64, blobs, some(task_ids)),
     operator_entries.PutSchedule: st.builds(
         operator_entries.PutSchedule, u64, queues, queues, u64, flags, flags, u64, blobs
     ),
@@ -141,9 +143,9 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
 KIND_NUMBERS = {
     entries.LeaderStarted: 1, entries.Enqueue: 2, entries.Claim: 3, entries.Ack: 4, entries.Fail: 5,
     entries.Extend: 6, entries.Release: 7, entries.Expire: 8, entries.Promote: 9, entries.Cancel: 10,
-    entries.RetryDead: 11, operator_entries.DiscardDead: 12, entries.Purge: 13, entries.Forget: 14,
+    entries.RetryDead: 11, operator_entries.DiscardDead: 12, entries.Purge: 13, entries.ExpireKeys: 14,
     entries.RaiseLevel: 15, entries.SetQueue: 16, entries.AckAway: 17, entries.Receive: 18, entries.Delivered: 19,
-    operator_entries.UpdateTasks: 20, operator_entries.Lapse: 21, operator_entries.PutSchedule: 22,
+    operator_entries.UpdateTasks: 20, operator_entries.TtlExpire: 21, operator_entries.PutSchedule: 22,
     operator_entries.DropSchedule: 23, operator_entries.FireSchedule: 24, operator_entries.DealShares: 25,
 }  # fmt: skip
 any_entry = st.one_of(list(ENTRIES.values()))
@@ -186,14 +188,16 @@ FULL_ENTRIES: list[Entry] = [
     entries.RetryDead(1, [bytes(16)]),
     operator_entries.DiscardDead(1, [bytes(16)], 2, b"by", b"note"),
     entries.Purge(1, [bytes(16)]),
-    entries.Forget(1, [ForgetItem(1, b"key")]),
+    entries.ExpireKeys(1, [ExpiringKey(1, b"key")]),
     entries.RaiseLevel(1, 2),
     entries.SetQueue(1, b"queue", 2, b"policy"),
-    entries.AckAway(1, 2, 3, [AckItem(bytes(16), 1, b"result", (FULL_TASK,), (Parcel(1, 2, 3, b"envelope"),) * 2)]),
+    entries.AckAway(
+        1, 2, 3, [AckItem(bytes(16), 1, b"result", (FULL_TASK,), (RemoteFollowUp(1, 2, 3, b"envelope"),) * 2)]
+    ),
     entries.Receive(1, 2, 3, 4, 5, [FULL_TASK, FULL_TASK]),
     entries.Delivered(1, 2, 3),
     operator_entries.UpdateTasks(1, [UpdateItem(bytes(16), 2, 1, 3)] * 2),
-    operator_entries.Lapse(1, 2, b"error", [bytes(16)]),
+    operator_entries.TtlExpire(1, 2, b"error", [bytes(16)]),
     operator_entries.PutSchedule(1, b"queue", b"name", 2, 1, 0, 3, b"body"),
     operator_entries.DropSchedule(1, b"queue", b"name"),
     operator_entries.FireSchedule(1, b"queue", b"name", 2, 3, 4, 1, [5, 6], [FULL_TASK, FULL_TASK]),
@@ -209,9 +213,9 @@ def test_an_entry_cut_anywhere_is_refused(entry: Entry) -> None:
             entries.decode(whole[:length])
 
 
-def test_an_ack_never_loses_a_parcel() -> None:
+def test_an_ack_never_loses_a_remote_follow_up() -> None:
     with pytest.raises(ValueError, match="AckAway"):
-        entries.encode(entries.Ack(1, 2, [AckItem(bytes(16), 1, None, (), (Parcel(0, 1, 2, b""),))]))
+        entries.encode(entries.Ack(1, 2, [AckItem(bytes(16), 1, None, (), (RemoteFollowUp(0, 1, 2, b""),))]))
 
 
 def test_every_kind_of_entry_is_covered() -> None:
@@ -317,7 +321,7 @@ named_rows = st.one_of(
     st.builds(rows.Report, u8, blobs),
     st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u128)).map(tuple)),
     st.builds(rows.Settings, u64, blobs, u64),
-    st.builds(rows.Letter, u64, blobs),
+    st.builds(rows.OutboxMessage, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
     st.builds(rows.Inbox, u64),
     st.builds(rows.Bucket, u64, u64, u64),

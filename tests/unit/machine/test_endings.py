@@ -65,12 +65,12 @@ def test_a_task_that_is_kept_for_longer_than_its_result_loses_it_before(shard: S
     shard.ack(task_id, shard.claim(task_id), b"42")
     key, end_ms = keys.report(task_id), START_MS + 50
     assert shard.armed() == [(end_ms, key)]
-    assert shard.effects.forget_ms == end_ms
+    assert shard.effects.key_expiry_ms == end_ms
     assert violations(shard.kv) == []
     shard.now_ms += 49
-    assert code(shard.forget(end_ms, key)) == "KEPT"
+    assert code(shard.expire_key(end_ms, key)) == "KEPT"
     shard.now_ms += 1
-    assert shard.forget(end_ms, key) == Moved(0)
+    assert shard.expire_key(end_ms, key) == Moved(0)
     assert shard.kv.get(key) is None
     assert (shard.state(task_id), shard.task(task_id).timer_ms) == (SUCCEEDED, START_MS + KEEP_MS)
     assert violations(shard.kv) == []
@@ -254,9 +254,9 @@ def test_first_answers_are_forgotten_in_time(shard: Shard, settle: str) -> None:
     ((when_ms, key),) = shard.armed()
     assert (when_ms, key) == (START_MS + KEEP_MS, keys.recent(token))
     shard.now_ms = when_ms - 1
-    assert code(shard.forget(when_ms, key)) == "KEPT"
+    assert code(shard.expire_key(when_ms, key)) == "KEPT"
     shard.now_ms = when_ms
-    assert shard.forget(when_ms, key) == Moved(0)
+    assert shard.expire_key(when_ms, key) == Moved(0)
     assert code(call(task_id, token)) == "STALE_TOKEN"
 
 
@@ -391,11 +391,11 @@ def test_purges_wait_after_a_step_of_the_clock(shard: Shard) -> None:
     shard.now_ms += PAUSE_MS - 1
     before = shard.state_rows()
     assert code(shard.purge(task_id)) == "KEPT"
-    assert code(shard.forget(when_ms, key)) == "KEPT"
+    assert code(shard.expire_key(when_ms, key)) == "KEPT"
     assert shard.state_rows() == before
     shard.now_ms += 1
     assert shard.purge(task_id) == Moved(SUCCEEDED)
-    assert shard.forget(when_ms, key) == Moved(0)
+    assert shard.expire_key(when_ms, key) == Moved(0)
 
 
 def test_a_new_leader_without_a_step_pauses_nothing(shard: Shard) -> None:
@@ -412,5 +412,5 @@ def test_only_what_is_armed_is_forgotten(shard: Shard) -> None:
     shard.now_ms = when_ms + 1
     before = shard.state_rows()
     for wrong_ms, wrong_key in ((when_ms - 1, key), (when_ms + 1, key), (when_ms, keys.execution(task_id))):
-        assert code(shard.forget(wrong_ms, wrong_key)) == "KEPT"
+        assert code(shard.expire_key(wrong_ms, wrong_key)) == "KEPT"
     assert shard.state_rows() == before

@@ -85,17 +85,17 @@ def test_a_retried_ack_is_refused_rather_than_told_of_no_follow_ups(shard: Shard
     token = shard.claim(task_id)
     first = shard.ack(task_id, token, b"result", (new_task(),))
     shard.now_ms += KEEP_MS
-    shard.forget(shard.now_ms, keys.recent(token))
+    shard.expire_key(shard.now_ms, keys.recent(token))
     assert shard.ack(task_id, token, b"result", (new_task(),)) == first, "it is kept as long as the result"
     shard.now_ms += 9 * KEEP_MS
-    shard.forget(shard.now_ms, keys.recent(token))
+    shard.expire_key(shard.now_ms, keys.recent(token))
     assert code(shard.ack(task_id, token, b"result", (new_task(),))) == "STALE_TOKEN"
 
 
 def test_a_dead_task_keeps_its_request_id(shard: Shard) -> None:
     task_id = shard.task_in(DEAD, request_id=b"r")
     shard.now_ms += WINDOW_MS
-    shard.forget(shard.now_ms, keys.dedup(QUEUE, b"r"))
+    shard.expire_key(shard.now_ms, keys.dedup(QUEUE, b"r"))
     shard.retry_dead(task_id)
     assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, READY)]
 
@@ -111,7 +111,7 @@ def test_a_repeated_claim_request_without_marks_hides_no_task(shard: Shard) -> N
 def test_a_renewed_request_id_is_no_refusal(shard: Shard) -> None:
     shard.enqueue(request_id=b"r")
     shard.now_ms += WINDOW_MS
-    assert not isinstance(shard.forget(shard.now_ms, keys.dedup(QUEUE, b"r")), Rejection)
+    assert not isinstance(shard.expire_key(shard.now_ms, keys.dedup(QUEUE, b"r")), Rejection)
 
 
 def test_a_mark_makes_no_queue(shard: Shard) -> None:

@@ -33,7 +33,9 @@ def busy_shard() -> Shard:
     shard.ack(done, shard.task(done).token, b"result", (new_task(),))
     shard.claim_all(shard.enqueue(priority=9), request_id=b"reserve")
     shard.apply(entries.SetQueue(shard.now_ms, QUEUE, 1, b"policy"))
-    item = entries.AckItem(away := shard.enqueue(), shard.claim(away), None, (), (entries.Parcel(0, 2, 0, b"x"),) * 3)
+    item = entries.AckItem(
+        away := shard.enqueue(), shard.claim(away), None, (), (entries.RemoteFollowUp(0, 2, 0, b"x"),) * 3
+    )
     shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, 9, [item]))
     shard.apply(entries.Delivered(shard.now_ms, 2, 1))
     shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, DEAD_KEEP_MS, [new_task()]))
@@ -113,7 +115,7 @@ def test_a_lost_row_is_reported(family: int) -> None:
         keys.due(START_MS, bytes(16)),
         keys.dead(QUEUE, START_MS, bytes(16)),
         keys.retention(START_MS, bytes(16)),
-        keys.forget(START_MS, keys.recent(1)),
+        keys.key_expiry(START_MS, keys.recent(1)),
         keys.recent(1),
         keys.worker(b"nobody"),
         keys.outbox(2, 4),
@@ -138,9 +140,9 @@ def name_another_tenant(shard: Shard) -> None:
     shard.kv.write({key: claim_row(QUEUE, b"other", b"")})
 
 
-def reorder_forget(shard: Shard) -> None:
+def reorder_key_expiry(shard: Shard) -> None:
     when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.DEDUP)
-    shard.kv.write({keys.forget(when_ms, key): None, keys.forget(when_ms + 1, key): b""})
+    shard.kv.write({keys.key_expiry(when_ms, key): None, keys.key_expiry(when_ms + 1, key): b""})
 
 
 def widen_window(shard: Shard) -> None:
@@ -151,7 +153,7 @@ def widen_window(shard: Shard) -> None:
 
 def arm_twice(shard: Shard) -> None:
     when_ms, key = next(pair for pair in shard.armed() if pair[1][0] == keys.RECENT)
-    shard.kv.write({keys.forget(when_ms + 1, key): b""})
+    shard.kv.write({keys.key_expiry(when_ms + 1, key): b""})
 
 
 def swap_ready(shard: Shard) -> None:
@@ -255,13 +257,17 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("report of nobody", orphan_report, "belongs to no task"),
     ("result of a dead task", result_of_dead, "of a task that has none"),
     ("report of an unknown kind", strange_report, "unknown kind"),
-    ("forgotten at another time", reorder_forget, "another time"),
+    ("forgotten at another time", reorder_key_expiry, "another time"),
     ("forgotten twice", arm_twice, "more than once"),
     ("forgotten in its window", widen_window, "before its window is over"),
-    ("letter gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "letters that it says"),
-    ("letter delivered, yet there", lambda s: s.kv.write({keys.outbox(2, 1): b""}), "letters that it says"),
-    ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 letters of 0"),
-    ("more delivered than sent", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox(1, 2).encode()}), "2 letters of"),
+    ("message gone", lambda s: s.kv.write({keys.outbox(2, 3): None}), "messages that it says"),
+    ("message delivered, yet there", lambda s: s.kv.write({keys.outbox(2, 1): b""}), "messages that it says"),
+    ("outbox of nothing", lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox().encode()}), "0 messages of 0"),
+    (
+        "more delivered than sent",
+        lambda s: s.kv.write({keys.outbox(8, 0): rows.Outbox(1, 2).encode()}),
+        "2 messages of",
+    ),
     ("inbox of nothing", lambda s: s.kv.write({keys.inbox(3, 1): rows.Inbox(0).encode()}), "is empty"),
     ("settings without a version", lambda s: s.kv.write({keys.settings(QUEUE): bytes(16)}), "have no version"),
 ]

@@ -22,7 +22,8 @@ priorities = st.integers(0, 9)
 
 DOCUMENTED = {
     "META": 0x01, "ENVELOPE": 0x02, "EXECUTION": 0x03, "READY": 0x04, "READY_AGE": 0x05, "SUBQUEUE": 0x06,
-    "CLAIM_EXPIRY": 0x07, "DUE": 0x08, "DEAD": 0x09, "DEDUP": 0x0A, "FORGET": 0x0B, "RECENT": 0x0C, "RETENTION": 0x0D,
+    "CLAIM_EXPIRY": 0x07, "DUE": 0x08, "DEAD": 0x09, "DEDUP": 0x0A, "KEY_EXPIRY": 0x0B, "RECENT": 0x0C,
+    "RETENTION": 0x0D,
     "SCHEDULE": 0x0E, "SETTINGS": 0x0F, "QUEUE": 0x10, "OUTBOX": 0x11, "INBOX": 0x12, "REPORT": 0x13,
     "CLAIM_REQUEST": 0x14, "WORKER": 0x15, "BUCKET": 0x17, "UNIQUE": 0x18, "ATTEMPTS": 0x19,
     "START_BY": 0x1A, "SCHEDULE_DUE": 0x1B, "DISCARD": 0x1C, "SHARE": 0x1D, "SUSPECT": 0x1E, "ALONE": 0x1F,
@@ -49,7 +50,7 @@ def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
         (keys.DUE, keys.due(0, bytes(16))),
         (keys.DEAD, keys.dead(b"q", 0, bytes(16))),
         (keys.DEDUP, keys.dedup(b"q", b"r")),
-        (keys.FORGET, keys.forget(0, b"k")),
+        (keys.KEY_EXPIRY, keys.key_expiry(0, b"k")),
         (keys.RECENT, keys.recent(0)),
         (keys.RETENTION, keys.retention(0, bytes(16))),
         (keys.QUEUE, keys.queue(b"q")),
@@ -156,7 +157,7 @@ def test_buckets_and_unique_keys_never_meet(one: tuple[bytes, int, bytes], other
 
 
 timed_keys: list[Callable[[int, bytes], bytes]] = [
-    keys.claim_expiry, keys.due, keys.retention, keys.forget, keys.start_by, keys.discard,
+    keys.claim_expiry, keys.due, keys.retention, keys.key_expiry, keys.start_by, keys.discard,
 ]  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def test_dead_tasks_of_a_queue_are_ordered_by_their_death(
 
 @quick
 @given(st.tuples(u16, st.integers(0, 2**63)), st.tuples(u16, st.integers(0, 2**63)))
-def test_letters_are_ordered_by_destination_and_number(one: tuple[int, int], other: tuple[int, int]) -> None:
+def test_messages_are_ordered_by_destination_and_number(one: tuple[int, int], other: tuple[int, int]) -> None:
     assert (keys.outbox(*one) < keys.outbox(*other)) == (one < other)
     assert keys.outbox_place(keys.outbox(*one)) == one
     inside = keys.outbox(one[0], 0) <= keys.outbox(*other) < keys.outbox_end(one[0])

@@ -151,7 +151,7 @@ def test_a_request_that_met_a_unique_key_gets_the_same_answer_again(shard: Shard
     assert shard.enqueue_all(asked) == [Accepted(first, True, CANCELLED)], "also once the key is free"
     assert code(shard.apply(entries.Enqueue(START_MS, [asked._replace(digest=6)]))[0]) == "REQUEST_ID_CONFLICT"
     shard.now_ms += WINDOW_MS
-    shard.forget(shard.now_ms, keys.dedup(QUEUE, b"r"))
+    shard.expire_key(shard.now_ms, keys.dedup(QUEUE, b"r"))
     assert not shard.enqueue_all(asked)[0].duplicate
 
 
@@ -215,9 +215,9 @@ def test_a_task_that_nobody_started_in_time_is_dead(shard: Shard, state: int) ->
     task_id = shard.task_in(state, start_by_ms=START_MS + 50, tenant=b"blue", **UNTIL_DONE)
     assert shard.effects.start_by_ms == START_MS + 50
     shard.now_ms += 49
-    assert code(shard.lapse(task_id)) == "NOT_EXPIRED"
+    assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED"
     shard.now_ms += 1
-    assert shard.lapse(task_id) == Moved(DEAD)
+    assert shard.ttl_expire(task_id) == Moved(DEAD)
     task = shard.task(task_id)
     assert (task.dead_reason, task.start_by_ms, task.timer_ms) == (rows.TTL_PASSED, 0, shard.now_ms + DEAD_KEEP_MS)
     assert shard.kv.get(keys.report(task_id)) == rows.Report(rows.REPORT_ERROR, b"too late").encode()
@@ -227,7 +227,7 @@ def test_a_task_that_nobody_started_in_time_is_dead(shard: Shard, state: int) ->
     assert violations(shard.kv) == []
     assert shard.retry_dead(task_id) == Moved(READY)
     shard.now_ms += 1000
-    assert code(shard.lapse(task_id)) == "NOT_EXPIRED", "a person wants it whenever it is"
+    assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED", "a person wants it whenever it is"
     shard.claim(task_id)
 
 
@@ -245,18 +245,18 @@ def test_a_start_ends_the_time_to_live(shard: Shard, way_back: str) -> None:
     token = shard.claim(task_id)
     assert violations(shard.kv) == []
     shard.now_ms += LEASE_MS
-    assert code(shard.lapse(task_id)) == "NOT_EXPIRED", "it runs"
+    assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED", "it runs"
     if way_back == "fail":
         shard.fail(task_id, token)
     else:
         shard.expire(task_id, token, retry_at_ms=shard.now_ms + 5 if way_back == "time out" else 0)
     assert (shard.task(task_id).start_by_ms, shard.effects.start_by_ms) == (0, 0)
-    assert code(shard.lapse(task_id)) == "NOT_EXPIRED"
+    assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED"
     if way_back != "expire":
         shard.now_ms += BACKOFF_MS
         shard.promote(task_id)
     shard.release(task_id, shard.claim(task_id))
-    assert code(shard.lapse(task_id)) == "NOT_EXPIRED", "a claim that is released changes nothing about that"
+    assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED", "a claim that is released changes nothing about that"
     assert violations(shard.kv) == []
 
 
@@ -273,11 +273,11 @@ def test_a_claim_that_is_released_was_no_start(shard: Shard, way_back: str, back
     assert shard.effects.start_by_ms == START_MS + 50
     assert violations(shard.kv) == []
     if shard.now_ms < START_MS + 50:
-        assert code(shard.lapse(task_id)) == "NOT_EXPIRED"
+        assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED"
         shard.now_ms = START_MS + 50
     if state == READY:
         assert code(shard.claim_all(task_id)[0]) == "START_TOO_LATE"
-    assert shard.lapse(task_id) == Moved(DEAD)
+    assert shard.ttl_expire(task_id) == Moved(DEAD)
     assert shard.task(task_id).dead_reason == rows.TTL_PASSED
     assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == []
     assert violations(shard.kv) == []
@@ -303,7 +303,7 @@ def test_a_cancelled_task_does_not_die_of_waiting(shard: Shard) -> None:
     shard.cancel(task_id)
     assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == []
     shard.now_ms += 50
-    assert code(shard.lapse(task_id)) == "NOT_EXPIRED"
+    assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED"
 
 
 # --- Snooze ----------------------------------------------------------------------------------------------------------
@@ -419,11 +419,11 @@ def test_a_discard_leaves_a_record_for_a_while(shard: Shard) -> None:
         rows.WORKER_GAVE_UP, START_MS, START_MS + 105, QUEUE, b"send", b"blue", by=b"ann", note=b"why"
     )
     assert shard.kv.get(key) == record.encode()
-    assert shard.effects.forget_ms == START_MS + 105
-    assert [found for found in shard.state_rows() if task_id in found and found[0] != keys.FORGET] == [key]
+    assert shard.effects.key_expiry_ms == START_MS + 105
+    assert [found for found in shard.state_rows() if task_id in found and found[0] != keys.KEY_EXPIRY] == [key]
     assert violations(shard.kv) == []
     shard.now_ms += 100
-    assert shard.forget(START_MS + 105, key) == Moved(0)
+    assert shard.expire_key(START_MS + 105, key) == Moved(0)
     assert shard.kv.get(key) is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.machine import entries, keys, rows
-from holdfast.machine.entries import AckItem, Parcel
+from holdfast.machine.entries import AckItem, RemoteFollowUp
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
@@ -26,20 +26,20 @@ def shard() -> Shard:
     return Shard()
 
 
-def parcels(*envelopes: bytes, destination: int = AWAY) -> tuple[Parcel, ...]:
-    return tuple(Parcel(at, destination, 0, envelope) for at, envelope in enumerate(envelopes))
+def remote_follow_ups(*envelopes: bytes, destination: int = AWAY) -> tuple[RemoteFollowUp, ...]:
+    return tuple(RemoteFollowUp(at, destination, 0, envelope) for at, envelope in enumerate(envelopes))
 
 
 def ack_away(
-    shard: Shard, task_id: bytes, token: int, away: tuple[Parcel, ...], *here: NewTask, waiting_max: int = 100
+    shard: Shard, task_id: bytes, token: int, away: tuple[RemoteFollowUp, ...], *here: NewTask, waiting_max: int = 100
 ) -> Outcome:
     item = AckItem(task_id, token, None, here, away)
     return shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, waiting_max, [item]))[0]
 
 
-def letters(shard: Shard, destination: int = AWAY) -> list[tuple[int, bytes]]:
+def messages(shard: Shard, destination: int = AWAY) -> list[tuple[int, bytes]]:
     found = shard.kv.scan(keys.outbox(destination, 1), keys.outbox_end(destination), 1000)
-    return [(keys.outbox_place(key)[1], rows.Letter.decode(row).envelope) for key, row in found]
+    return [(keys.outbox_place(key)[1], rows.OutboxMessage.decode(row).envelope) for key, row in found]
 
 
 def held_task(shard: Shard) -> tuple[bytes, int]:
@@ -60,77 +60,83 @@ def envelopes(shard: Shard) -> list[bytes]:
 
 
 def test_an_ack_posts_its_follow_ups_for_others_and_answers_in_their_order(shard: Shard) -> None:
-    away = (Parcel(0, AWAY, 7, b"first"), Parcel(2, 9, 0, b"other"), Parcel(3, AWAY, 0, b"second"))
+    away = (
+        RemoteFollowUp(0, AWAY, 7, b"first"),
+        RemoteFollowUp(2, 9, 0, b"other"),
+        RemoteFollowUp(3, AWAY, 0, b"second"),
+    )
     task_id, token = held_task(shard)
     outcome = ack_away(shard, task_id, token, away, new_task(), new_task())
     assert isinstance(outcome, Acked)
     assert [done.task_id == ELSEWHERE for done in outcome.follow_ups] == [True, False, True, True, False]
     assert shard.state(task_id) == SUCCEEDED
-    assert (letters(shard), letters(shard, 9)) == ([(1, b"first"), (2, b"second")], [(1, b"other")])
+    assert (messages(shard), messages(shard, 9)) == ([(1, b"first"), (2, b"second")], [(1, b"other")])
     first = shard.kv.get(keys.outbox(AWAY, 1))
     assert first is not None
-    assert rows.Letter.decode(first).run_at_ms == 7
+    assert rows.OutboxMessage.decode(first).run_at_ms == 7
     assert shard.effects.outbox == {AWAY, 9}
     assert violations(shard.kv) == []
 
 
 def test_a_repeated_ack_posts_nothing_again(shard: Shard) -> None:
     task_id, token = held_task(shard)
-    first = ack_away(shard, task_id, token, parcels(b"a"))
+    first = ack_away(shard, task_id, token, remote_follow_ups(b"a"))
     assert first == Acked((Accepted(ELSEWHERE, False),))
-    assert ack_away(shard, task_id, token, parcels(b"a"), waiting_max=0) == first, "also if it would find no room now"
-    assert letters(shard) == [(1, b"a")]
+    assert ack_away(shard, task_id, token, remote_follow_ups(b"a"), waiting_max=0) == first, (
+        "also if it would find no room now"
+    )
+    assert messages(shard) == [(1, b"a")]
     assert shard.effects.outbox == set()
 
 
 def test_without_room_the_whole_ack_is_refused(shard: Shard) -> None:
     task_id, token = held_task(shard)
     before = shard.state_rows()
-    refused = ack_away(shard, task_id, token, parcels(b"a", b"b", b"c"), new_task(), waiting_max=2)
+    refused = ack_away(shard, task_id, token, remote_follow_ups(b"a", b"b", b"c"), new_task(), waiting_max=2)
     assert code(refused) == "OUTBOX_FULL"
     assert shard.state_rows() == before
     assert shard.state(task_id) == CLAIMED
-    assert isinstance(ack_away(shard, task_id, token, parcels(b"a", b"b"), waiting_max=2), Acked)
+    assert isinstance(ack_away(shard, task_id, token, remote_follow_ups(b"a", b"b"), waiting_max=2), Acked)
     task_id, token = held_task(shard)
-    assert code(ack_away(shard, task_id, token, parcels(b"c"), waiting_max=2)) == "OUTBOX_FULL"
+    assert code(ack_away(shard, task_id, token, remote_follow_ups(b"c"), waiting_max=2)) == "OUTBOX_FULL"
     shard.apply(entries.Delivered(shard.now_ms, AWAY, 1))
-    assert isinstance(ack_away(shard, task_id, token, parcels(b"c"), waiting_max=2), Acked)
-    assert letters(shard) == [(2, b"b"), (3, b"c")]
+    assert isinstance(ack_away(shard, task_id, token, remote_follow_ups(b"c"), waiting_max=2), Acked)
+    assert messages(shard) == [(2, b"b"), (3, b"c")]
 
 
 def test_a_stale_ack_posts_nothing(shard: Shard) -> None:
     task_id, token = held_task(shard)
-    assert code(ack_away(shard, task_id, token + 1, parcels(b"a"))) == "STALE_TOKEN"
-    assert letters(shard) == []
+    assert code(ack_away(shard, task_id, token + 1, remote_follow_ups(b"a"))) == "STALE_TOKEN"
+    assert messages(shard) == []
 
 
 def test_what_was_delivered_goes_and_its_numbers_are_not_used_again(shard: Shard) -> None:
-    ack_away(shard, *held_task(shard), parcels(b"a", b"b", b"c"))
+    ack_away(shard, *held_task(shard), remote_follow_ups(b"a", b"b", b"c"))
     for sequence in (0, 4):
         assert code(shard.apply(entries.Delivered(shard.now_ms, AWAY, sequence))[0]) == "NOT_WAITING"
     assert code(shard.apply(entries.Delivered(shard.now_ms, 9, 1))[0]) == "NOT_WAITING"
     assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 2)) == [Changed(2)]
-    assert letters(shard) == [(3, b"c")]
+    assert messages(shard) == [(3, b"c")]
     assert code(shard.apply(entries.Delivered(shard.now_ms, AWAY, 2))[0]) == "NOT_WAITING"
     assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 3)) == [Changed(3)]
     shard.restart()
-    ack_away(shard, *held_task(shard), parcels(b"d"))
-    assert letters(shard) == [(4, b"d")]
+    ack_away(shard, *held_task(shard), remote_follow_ups(b"d"))
+    assert messages(shard) == [(4, b"d")]
     assert violations(shard.kv) == []
 
 
 def test_an_entry_removes_no_more_than_its_share(shard: Shard) -> None:
     for _ in range(11):
-        ack_away(shard, *held_task(shard), parcels(*[b""] * 100), waiting_max=2000)
+        ack_away(shard, *held_task(shard), remote_follow_ups(*[b""] * 100), waiting_max=2000)
     assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 1100)) == [Changed(entries.ENTRY_ITEMS_MAX)]
-    assert len(letters(shard)) == 100
+    assert len(messages(shard)) == 100
     assert violations(shard.kv) == []
 
 
 # --- the destination --------------------------------------------------------------------------------------------------
 
 
-def test_letters_are_taken_in_once_and_in_order(shard: Shard) -> None:
+def test_messages_are_taken_in_once_and_in_order(shard: Shard) -> None:
     one, two, three = (new_task(envelope=name) for name in (b"one", b"two", b"three"))
     first = receive(shard, 1, one, two)
     assert isinstance(first, Received)
@@ -161,7 +167,7 @@ def test_a_destination_that_was_created_anew_begins_where_the_source_is(shard: S
     assert (outcome.last, len(outcome.accepted)) == (42, 2)
 
 
-def test_a_request_id_counts_for_what_comes_by_letter_too(shard: Shard) -> None:
+def test_a_request_id_counts_for_what_comes_by_message_too(shard: Shard) -> None:
     task_id = shard.enqueue(request_id=b"r")
     assert receive(shard, 1, new_task(request_id=b"r")) == Received(1, (Accepted(task_id, True, READY),))
     later = shard.now_ms + 50
@@ -202,12 +208,12 @@ def test_a_conflict_that_is_retried_runs_and_has_no_part_in_the_id(shard: Shard)
     assert shard.enqueue_all(new_task(request_id=b"r", digest=7)) == [Accepted(known, True, READY)]
     shard.ack(known, shard.claim(known))
     shard.now_ms += WINDOW_MS
-    assert not shard.enqueue_all(new_task(request_id=b"r", digest=9))[0].duplicate, "although the letter lives"
+    assert not shard.enqueue_all(new_task(request_id=b"r", digest=9))[0].duplicate, "although the message lives"
     assert isinstance(shard.ack(dead, shard.claim(dead)), Acked)
     assert violations(shard.kv) == []
 
 
-def test_letters_are_compared_with_those_before_them(shard: Shard) -> None:
+def test_messages_are_compared_with_those_before_them(shard: Shard) -> None:
     outcome = receive(shard, 1, *(new_task(request_id=b"r", digest=digest) for digest in (8, 7, 8)))
     assert isinstance(outcome, Received)
     assert [(each.duplicate, each.state) for each in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
@@ -215,7 +221,7 @@ def test_letters_are_compared_with_those_before_them(shard: Shard) -> None:
 
 # --- two shards and a bad road between them ---------------------------------------------------------------------------
 
-Message = tuple[int, tuple[tuple[int, bytes], ...]]  # the first sequence and the letters
+Batch = tuple[int, tuple[tuple[int, bytes], ...]]  # the first sequence and the messages
 
 
 class OneSide:
@@ -255,10 +261,10 @@ class BadRoad(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.source, self.destination = OneSide(1), OneSide(AWAY)
-        self.road: list[Message] = []  # sent and not lost; each may arrive any number of times
+        self.road: list[Batch] = []  # sent and not lost; each may arrive any number of times
         self.answers: list[int] = []  # the same, back
         self.posted: list[bytes] = []
-        self.relay_sent: Message | None = None  # what the relay waits for an answer to
+        self.relay_sent: Batch | None = None  # what the relay waits for an answer to
 
     @rule(count=st.integers(1, 3))
     def ack(self, count: int) -> None:
@@ -268,7 +274,7 @@ class BadRoad(RuleBasedStateMachine):
         (claimed,) = self.source.apply(claim)
         assert isinstance(claimed, Claimed)
         names = [b"%d" % (len(self.posted) + at) for at in range(count)]
-        item = AckItem(accepted.task_id, claimed.token, None, (), parcels(*names))
+        item = AckItem(accepted.task_id, claimed.token, None, (), remote_follow_ups(*names))
         (outcome,) = self.source.apply(entries.AckAway(START_MS, KEEP_MS, 6, [item]))
         if isinstance(outcome, Acked):
             self.posted += names
@@ -284,14 +290,14 @@ class BadRoad(RuleBasedStateMachine):
         first = rows.Outbox.decode(row).delivered + 1
         found = self.source.kv.scan(keys.outbox(AWAY, first), keys.outbox_end(AWAY), count)
         if found:
-            read = [rows.Letter.decode(letter) for _, letter in found]
-            self.relay_sent = first, tuple((letter.run_at_ms, letter.envelope) for letter in read)
+            read = [rows.OutboxMessage.decode(message) for _, message in found]
+            self.relay_sent = first, tuple((message.run_at_ms, message.envelope) for message in read)
             self.road.append(self.relay_sent)
 
     @precondition(lambda self: self.road)
     @rule(which=st.integers(0, 20), stays=st.booleans())
     def arrive(self, which: int, stays: bool) -> None:
-        """Any message, old or new, maybe not for the last time."""
+        """Any batch, old or new, maybe not for the last time."""
         at = which % len(self.road)
         first, sent = self.road[at] if stays else self.road.pop(at)
         tasks = [new_task(envelope=envelope) for _, envelope in sent]
@@ -328,7 +334,7 @@ class BadRoad(RuleBasedStateMachine):
         arrived = [row for _, row in rows_of(self.destination.kv, b"\x02", b"\x03")]
         assert arrived == self.posted[: len(arrived)]
         waiting = rows_of(self.source.kv, keys.outbox(AWAY, 1), keys.outbox_end(AWAY))
-        left = [rows.Letter.decode(row).envelope for _, row in waiting]
+        left = [rows.OutboxMessage.decode(row).envelope for _, row in waiting]
         assert left == self.posted[len(self.posted) - len(left) :]
         assert len(arrived) + len(left) >= len(self.posted), "nothing is gone here before it is there"
 
@@ -354,7 +360,7 @@ TestBadRoad.settings = settings(max_examples=40, stateful_step_count=40, deadlin
 
 
 def test_the_key_of_the_source_is_all_that_a_receiver_remembers() -> None:
-    """However many letters came: one small row for each source."""
+    """However many messages came: one small row for each source."""
     shard = Shard()
     for sequence in range(1, 30):
         receive(shard, sequence, new_task(queue=QUEUE))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.machine import entries, keys, rows
-from holdfast.machine.entries import AckItem, Parcel
+from holdfast.machine.entries import AckItem, RemoteFollowUp
 from holdfast.machine.invariants import violations
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Moved
@@ -34,7 +34,7 @@ def renew(shard: Shard) -> None:
     end_ms = shard.now_ms + 35 * SHORT_MS
     while (armed := shard.armed()) and armed[0][0] <= end_ms:
         shard.now_ms = armed[0][0]
-        shard.forget(*armed[0])
+        shard.expire_key(*armed[0])
     shard.now_ms = end_ms
 
 
@@ -106,11 +106,11 @@ def test_an_id_is_taken_over_with_all_that_it_has(shard: Shard) -> None:
     second = again(shard, digest=8)
     assert (second.duplicate, second.task_id == first) == (False, False)
     assert shard.armed() == [(shard.now_ms + SHORT_MS, KEY)]
-    assert code(shard.forget(when_ms, KEY)) == "KEPT"
+    assert code(shard.expire_key(when_ms, KEY)) == "KEPT"
     shard.cancel(second.task_id)
     assert again(shard, digest=8) == Accepted(second.task_id, True, CANCELLED)
     shard.now_ms += SHORT_MS
-    assert shard.forget(shard.now_ms, KEY) == Moved(0)
+    assert shard.expire_key(shard.now_ms, KEY) == Moved(0)
     assert shard.kv.get(KEY) is None
 
 
@@ -142,7 +142,7 @@ def content(digest: int, request_id: bytes = b"r", **changes: Any) -> NewTask:
     return new_task(request_id=request_id, digest=digest, **changes)
 
 
-def refused_ack(shard: Shard, *follow_ups: NewTask, away: tuple[Parcel, ...] = ()) -> Rejection:
+def refused_ack(shard: Shard, *follow_ups: NewTask, away: tuple[RemoteFollowUp, ...] = ()) -> Rejection:
     """Of a task that is held, which it is still afterwards; nothing else is changed."""
     task_id = shard.enqueue()
     token = shard.claim(task_id)
@@ -161,7 +161,7 @@ def test_an_ack_with_a_follow_up_that_conflicts_changes_nothing(shard: Shard) ->
     good = content(7), content(5, b"other"), new_task()
     assert refused_ack(shard, content(8)).place == 0
     assert refused_ack(shard, *good, content(8), content(9)).place == 3
-    away = tuple(Parcel(place, 2, 0, b"") for place in (0, 2, 5))
+    away = tuple(RemoteFollowUp(place, 2, 0, b"") for place in (0, 2, 5))
     assert refused_ack(shard, content(7), content(8), away=away).place == 3, "among all of them"
     assert refused_ack(shard, content(8), away=away).place == 1
 

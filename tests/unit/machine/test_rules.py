@@ -104,7 +104,7 @@ def refusals() -> list[tuple[str, int, Call, str]]:
     table += [("retry dead", state, lambda s, t: s.retry_dead(t), "NOT_DEAD") for state in others(DEAD)]
     table += [("discard dead", state, lambda s, t: s.discard_dead(t), "NOT_DEAD") for state in others(DEAD)]
     table += [("purge", state, lambda s, t: s.purge(t), "KEPT") for state in ALL_STATES]
-    table += [("lapse", state, lambda s, t: s.lapse(t), "NOT_EXPIRED") for state in ALL_STATES]
+    table += [("ttl_expire", state, lambda s, t: s.ttl_expire(t), "NOT_EXPIRED") for state in ALL_STATES]
     table += [("update", state, lambda s, t: s.update(t, 9, 5), "TASK_NOT_WAITING") for state in others(*WAITING)]
     return table
 
@@ -140,7 +140,7 @@ def test_a_refused_entry_changes_nothing(shard: Shard, state: int, call: Call, r
         lambda s: s.retry_dead(NOBODY),
         lambda s: s.discard_dead(NOBODY),
         lambda s: s.purge(NOBODY),
-        lambda s: s.lapse(NOBODY),
+        lambda s: s.ttl_expire(NOBODY),
         lambda s: s.update(NOBODY, 9, 5),
     ],
 )
@@ -207,12 +207,12 @@ def test_a_request_id_is_remembered_while_its_task_lives(shard: Shard) -> None:
     task_id = shard.enqueue(request_id=b"a")
     key = keys.dedup(QUEUE, b"a")
     shard.now_ms += WINDOW_MS
-    shard.forget(shard.now_ms, key)
+    shard.expire_key(shard.now_ms, key)
     assert shard.armed() == [(shard.now_ms + WINDOW_MS, key)]
     assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True, READY)]
     shard.ack(task_id, shard.claim(task_id))
     shard.now_ms += WINDOW_MS
-    assert shard.forget(shard.now_ms, key) == Moved(0)
+    assert shard.expire_key(shard.now_ms, key) == Moved(0)
     assert shard.enqueue_all(new_task(request_id=b"a"))[0].duplicate is False
 
 
@@ -233,7 +233,7 @@ def test_a_short_window_is_renewed_less_and_less_often(shard: Shard) -> None:
     for _ in range(16):
         shard.now_ms = shard.armed()[0][0]
         ages_ms.append(shard.now_ms - START_MS)
-        shard.forget(shard.now_ms, key)
+        shard.expire_key(shard.now_ms, key)
     assert ages_ms[:4] == [1_000, 2_000, 4_000, 8_000]
     assert ages_ms[-1] - ages_ms[-2] == 3_600_000
     assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True, READY)]
@@ -406,11 +406,11 @@ def test_a_commit_tells_the_earliest_new_time_of_each_kind(shard: Shard) -> None
     for number, entry in enumerate(several, start=1):
         shard.machine.apply(index + number, 1, entry)
     effects = shard.machine.commit()
-    times = (effects.expiry_ms, effects.due_ms, effects.forget_ms, effects.purge_ms)
+    times = (effects.expiry_ms, effects.due_ms, effects.key_expiry_ms, effects.purge_ms)
     assert times == (START_MS + 30, START_MS + 3, START_MS + 50, START_MS + 2)
     shard.apply(entries.LeaderStarted(START_MS, False))
     nothing = shard.effects
-    assert (nothing.expiry_ms, nothing.due_ms, nothing.forget_ms, nothing.purge_ms) == (0, 0, 0, 0)
+    assert (nothing.expiry_ms, nothing.due_ms, nothing.key_expiry_ms, nothing.purge_ms) == (0, 0, 0, 0)
 
 
 def test_counters_are_per_queue_and_unknown_queues_have_none(shard: Shard) -> None:

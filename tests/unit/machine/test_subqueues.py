@@ -148,7 +148,7 @@ def test_the_mark_of_a_subqueue_without_tasks_is_nowhere_kept(shard: Shard) -> N
 
 @pytest.mark.parametrize("names", [{}, BLUE], ids=["plain", "blue"])
 def test_no_mark_passes_a_task_that_came_too_late_to_be_claimed(shard: Shard, names: dict[str, Any]) -> None:
-    """Its claim was decided in time, and applied after its time to live: it stays in its line until it lapses."""
+    """Its claim was decided in time, and applied after its time to live: it stays in its line until it expires."""
     late, other = shard.enqueue(start_by_ms=START_MS + 5, **names), shard.enqueue(**names)
     shard.now_ms += 5
     marks = (blue_mark(0, 2), Mark(QUEUE, 0, 4, 2), Mark(QUEUE, 0, AGE_MARK, 2))
@@ -236,13 +236,13 @@ def test_the_level_of_a_bucket_is_that_of_the_newest_claim_until_it_is_full(shar
     shard.claim_all(shard.enqueue(), levels=(level,))
     key = keys.bucket(QUEUE, keys.SCOPE_TENANT, b"blue")
     assert shard.armed() == [(START_MS + 50, key)]
-    assert shard.effects.forget_ms == START_MS + 50
+    assert shard.effects.key_expiry_ms == START_MS + 50
     later = level._replace(level_micro=1, full_ms=START_MS + 90)
     shard.claim_all(NOBODY, levels=(later,))
     assert shard.kv.get(key) == rows.Bucket(1, START_MS, START_MS + 90).encode(), "the leader took them from it"
     assert shard.armed() == [(START_MS + 90, key)]
     shard.now_ms += 90
-    assert shard.forget(START_MS + 90, key) == Moved(0)
+    assert shard.expire_key(START_MS + 90, key) == Moved(0)
     assert shard.kv.get(key) is None
     assert violations(shard.kv) == []
 
@@ -256,7 +256,7 @@ def test_a_level_that_is_forgotten_at_the_same_time_is_armed_once_and_again_once
         assert shard.armed() == [(START_MS + 50, key)]
         assert shard.kv.get(key) == rows.Bucket(1, START_MS, START_MS + 50).encode()
         shard.now_ms = START_MS + 50
-        assert shard.forget(START_MS + 50, key) == Moved(0)
+        assert shard.expire_key(START_MS + 50, key) == Moved(0)
         assert (shard.kv.get(key), shard.armed()) == (None, [])
     assert violations(shard.kv) == []
 

@@ -58,14 +58,14 @@ def pages(shard: Shard, states: Collection[int], queue: bytes, size: int) -> lis
     found: list[bytes] = []
     after = b""
     while True:
-        looked_at = 0
+        scanned = 0
         for place, task_id in walk(shard.kv, states, queue, after, {}):
             assert is_place(place)
-            looked_at += bool(task_id)
+            scanned += bool(task_id)
             task = shard.machine.execution(task_id) if task_id else None
             if task is not None and wanted.fits(task, place, shard.now_ms):
                 found.append(task_id)
-            if looked_at == size:
+            if scanned == size:
                 after = place
                 break
         else:

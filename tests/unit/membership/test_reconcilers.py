@@ -103,18 +103,18 @@ def shard_record(**changes: object) -> ShardRecord:
     return replace(first, **changes)  # type: ignore[arg-type]
 
 
-async def look(
+async def poll(
     etcd: FakeEtcd, store: MapStore, host: Host, connected: Mapping[str, str] | None = None
 ) -> ShardReconciler:
     reconciler = ShardReconciler(
         cast(Any, host), store, MapClusterView(host.me, await read_map(etcd)), lambda: connected or {}
     )  # fmt: skip
-    await look_again(reconciler)
+    await poll_again(reconciler)
     return reconciler
 
 
-async def look_again(reconciler: ShardReconciler) -> None:
-    reconciler.look(everywhere=True)
+async def poll_again(reconciler: ShardReconciler) -> None:
+    reconciler.poll(everywhere=True)
     while reconciler._works:
         await next(iter(reconciler._works.values()))
 
@@ -123,7 +123,7 @@ async def test_a_replica_that_has_left_is_deleted_and_then_forgotten() -> None:
     left = Members(2, (IDS["b"], IDS["c"], IDS["d"]))
     etcd, store = await cluster(shard_record(replicas=("b", "c", "d"), members=left, leaving=(IDS["a"],)))
     host = Host(replicas={0: Replica()})
-    await look(etcd, store, host)
+    await poll(etcd, store, host)
     assert host.dropped == [0]
     assert (await read_map(etcd)).shards[0].leaving == ()
 
@@ -131,7 +131,7 @@ async def test_a_replica_that_has_left_is_deleted_and_then_forgotten() -> None:
 async def test_a_node_that_died_after_the_deletion_only_says_so() -> None:
     etcd, store = await cluster(shard_record(replicas=("b", "c", "d"), leaving=(IDS["a"],)))
     host = Host()
-    await look(etcd, store, host)
+    await poll(etcd, store, host)
     assert (host.dropped, (await read_map(etcd)).shards[0].leaving) == ([], ())
 
 
@@ -139,7 +139,7 @@ async def test_a_replica_that_came_back_is_not_deleted_for_what_an_old_map_says(
     """etcd was restored from a backup of the time when it was leaving."""
     etcd, store = await cluster(shard_record(members=Members(5, (IDS["b"], IDS["c"], IDS["d"])), leaving=(IDS["a"],)))
     host = Host(replicas={0: Replica(version=8)})
-    await look(etcd, store, host)
+    await poll(etcd, store, host)
     assert host.dropped == []
     assert (await read_map(etcd)).shards[0].leaving == (IDS["a"],)
 
@@ -147,7 +147,7 @@ async def test_a_replica_that_came_back_is_not_deleted_for_what_an_old_map_says(
 async def test_a_replica_of_a_former_life_is_deleted() -> None:
     etcd, store = await cluster(shard_record(group=mapped_group(2, 6)))
     host = Host(replicas={0: Replica(version=8)})
-    await look(etcd, store, host)
+    await poll(etcd, store, host)
     assert host.dropped == [0]
 
 
@@ -155,7 +155,7 @@ async def test_a_replica_of_a_later_life_is_kept() -> None:
     """As of an etcd that was restored from before the shard was created anew."""
     etcd, store = await cluster(shard_record())
     host = Host(replicas={0: Replica(group=mapped_group(2, 6))})
-    await look(etcd, store, host)
+    await poll(etcd, store, host)
     assert host.dropped == []
 
 
@@ -164,16 +164,16 @@ async def test_a_shard_that_was_made_anew_of_one_replica_is_told_to_the_map() ->
     etcd, store = await cluster(shard_record(leaving=(IDS["d"],)))
     later = mapped_group(2, 6)
     alone = Replica(group=later, version=4, members=(IDS["a"],))
-    await look(etcd, store, Host(replicas={0: alone}))
+    await poll(etcd, store, Host(replicas={0: alone}))
     record = (await read_map(etcd)).shards[0]
     assert (record.group, record.founders, record.is_founded) == (later, (IDS["a"],), True)
     assert (record.members, record.leaving) == (Members(4, (IDS["a"],)), ())
     assert record.replicas == ("a", "b", "c"), "what is desired stays"
     other = Host(me=IDS["b"], replicas={0: Replica()})
-    await look(etcd, store, other)
+    await poll(etcd, store, other)
     assert other.dropped == [0]
     second = Host(me=IDS["c"], replicas={0: Replica(group=mapped_group(2, 7), version=4, members=(IDS["c"],))})
-    await look(etcd, store, second)
+    await poll(etcd, store, second)
     assert (await read_map(etcd)).shards[0].group == later, "of two the first counts"
     assert second.dropped == []
 
@@ -186,7 +186,7 @@ async def test_a_cluster_of_a_backup_founds_no_empty_shards() -> None:
     record = (await read_map(etcd)).shards[0]
     assert record.incarnation == 4
     host = Host(me=record.founders[0])
-    await look(etcd, store, host)
+    await poll(etcd, store, host)
     assert host.founded == []
 
 
@@ -198,11 +198,11 @@ async def test_only_the_first_founder_founds_and_only_once() -> None:
         (Host(had=True), []),
         (Host(replicas={0: Replica()}), []),
     ):
-        await look(etcd, store, host)
+        await poll(etcd, store, host)
         assert host.founded == founded
     await store.publish_members(0, GROUP, Members(1, (IDS["a"], IDS["b"], IDS["c"])))
     host = Host()
-    await look(etcd, store, host)
+    await poll(etcd, store, host)
     assert host.founded == []
 
 
@@ -211,13 +211,13 @@ async def test_a_leader_that_nobody_relieves_pauses_before_it_asks_again(capsys:
     members = tuple(IDS.values())
     etcd, store = await cluster(shard_record(replicas=("b", "c", "d"), members=Members(2, members)))
     host = Host(replicas={0: Replica(version=2, members=members, serves=True)})
-    reconciler = await look(etcd, store, host, {name: IDS[name] for name in ("b", "c", "d")})
+    reconciler = await poll(etcd, store, host, {name: IDS[name] for name in ("b", "c", "d")})
     assert host.asked_to_take_over == [(IDS["b"], IDS["c"], IDS["d"])]
-    await look_again(reconciler)
+    await poll_again(reconciler)
     assert len(host.asked_to_take_over) == 1
     assert capsys.readouterr().out.count("Expected one of those who stay to take over, but none did.") == 1
     reconciler._pauses[0].until_s = 0.0
-    await look_again(reconciler)
+    await poll_again(reconciler)
     assert len(host.asked_to_take_over) == 2
 
 
@@ -234,7 +234,7 @@ class Shard:
         self.reader = Reader(self.kv)
         self.set(**ready)
         self.settings: dict[bytes, tuple[int, bytes]] = {}
-        self.looks = 0
+        self.polls = 0
 
     def set(self, **ready: int) -> None:
         for name, count in ready.items():
@@ -251,7 +251,7 @@ class Shard:
         return None if row is None else Queue.decode(row)
 
     def settings_version(self, queue: bytes) -> int:
-        self.looks += 1
+        self.polls += 1
         return self.settings.get(queue, (0, b""))[0]
 
     async def set_queue(self, queue: bytes, version: int, policy: bytes) -> bool:
@@ -278,7 +278,7 @@ async def with_queues(*shards: Shard) -> tuple[FakeEtcd, MapStore, Any]:
 
 async def care(etcd: FakeEtcd, store: MapStore, host: Any) -> QueueReconciler:
     reconciler = QueueReconciler(host, store, MapClusterView(IDS["a"], await read_map(etcd)))
-    await reconciler.look()
+    await reconciler.poll()
     for _ in host.replicas:
         await reconciler.search()
     return reconciler
@@ -389,7 +389,7 @@ async def test_settings_made_again_after_a_restore_count_although_their_version_
     assert new < old
     reconciler = await care(etcd, store, host)
     assert (shard.settings[b"q"][0], shard.policy("q").max_attempts) == (old + 1, 9)
-    await reconciler.look()
+    await reconciler.poll()
     assert shard.settings[b"q"][0] == old + 1, "once is enough"
 
     await set_attempts(store, "q", 4)
@@ -422,7 +422,7 @@ async def test_what_a_restored_etcd_does_not_know_is_as_if_it_was_never_set() ->
     old = await set_attempts(store, "q", 3)
     seen = MapClusterView(IDS["a"], await read_map(etcd))
     reconciler = QueueReconciler(host, store, seen)
-    await reconciler.look()
+    await reconciler.poll()
     fresh, other = await restored(etcd)
     await care(fresh, other, host)  # by a node that has just begun to lead
     assert (shard.settings[b"q"][0], shard.policy("q")) == (old + 1, NO_POLICY)
@@ -430,7 +430,7 @@ async def test_what_a_restored_etcd_does_not_know_is_as_if_it_was_never_set() ->
     await shard.set_queue(b"q", old + 2, pb.QueuePolicy(max_attempts=7).SerializeToString())
     reconciler._store = other
     seen.map = await read_map(fresh)
-    await reconciler.look()  # by one that sees the record go
+    await reconciler.poll()  # by one that sees the record go
     assert shard.policy("q") == NO_POLICY
 
 
@@ -446,14 +446,14 @@ async def test_a_leader_with_an_old_copy_of_the_map_does_not_undo_a_newer_settin
     assert logged[b"q"][0] == newer
 
     reconciler = QueueReconciler(host, store, MapClusterView(IDS["a"], behind))
-    await reconciler.look()
+    await reconciler.poll()
     assert shard.settings == logged
     etcd.stop()
     cut_off = QueueReconciler(host, store, MapClusterView(IDS["a"], behind))
-    await cut_off.look()
+    await cut_off.poll()
     assert shard.settings == logged
     etcd.resume()
-    await cut_off.look()
+    await cut_off.poll()
     assert shard.settings == logged
 
 
@@ -466,10 +466,10 @@ async def test_an_etcd_without_the_cluster_says_nothing_about_its_queues() -> No
     await care(etcd, store, host)
     logged = dict(shard.settings)
     empty = make_store(FakeEtcd())
-    await QueueReconciler(host, empty, MapClusterView(IDS["a"], at)).look()
+    await QueueReconciler(host, empty, MapClusterView(IDS["a"], at)).poll()
     _, other, _ = await with_queues(Shard())
     await set_attempts(other, "q", 5)
-    await QueueReconciler(host, other, MapClusterView(IDS["a"], at)).look()
+    await QueueReconciler(host, other, MapClusterView(IDS["a"], at)).poll()
     assert shard.settings == logged
 
 
@@ -499,7 +499,7 @@ async def test_an_etcd_that_is_away_is_asked_once_at_a_look() -> None:
     etcd.stop()
     counting = CountingEtcd(etcd)
     reconciler = QueueReconciler(host, make_store(cast(FakeEtcd, counting)), MapClusterView(IDS["a"], behind))
-    await reconciler.look()
+    await reconciler.poll()
     assert counting.gets == 1
 
 
@@ -514,24 +514,24 @@ async def test_a_look_goes_only_through_what_has_changed() -> None:
     cluster_view = MapClusterView(IDS["a"], await read_map(etcd))
     reconciler = QueueReconciler(host, store, cluster_view)
 
-    async def looks() -> int:
-        before = shard.looks
-        await reconciler.look()
-        return shard.looks - before
+    async def polls() -> int:
+        before = shard.polls
+        await reconciler.poll()
+        return shard.polls - before
 
-    assert await looks() == 30
-    assert await looks() == 0
+    assert await polls() == 30
+    assert await polls() == 0
     changed = await store.set_queue("q7", QueueChange(policy={"max_attempts": 8}))
     row = await etcd.get(store.keys.queue("q7"))
     assert row is not None
     cluster_view.map = cluster_view.map.apply(Changes(changed[1], [Change(row, is_delete=False)]))
-    assert await looks() == 1
+    assert await polls() == 1
     assert shard.policy("q7").max_attempts == 8
-    assert await looks() == 0
+    assert await polls() == 0
     shard.serves = False
-    await looks()
+    await polls()
     shard.serves = True
-    assert await looks() == 30, "what it was not there for, another leader may have left undone"
+    assert await polls() == 30, "what it was not there for, another leader may have left undone"
 
 
 async def test_what_could_not_be_done_is_tried_again() -> None:
@@ -540,10 +540,10 @@ async def test_what_could_not_be_done_is_tried_again() -> None:
     await set_attempts(store, "q", 3)
     reconciler = QueueReconciler(host, store, MapClusterView(IDS["a"], await read_map(etcd)))
     right, shard.set_queue = shard.set_queue, refuse  # type: ignore[method-assign]
-    await reconciler.look()
+    await reconciler.poll()
     assert not shard.settings
     shard.set_queue = right  # type: ignore[method-assign]
-    await reconciler.look()
+    await reconciler.poll()
     assert shard.policy("q").max_attempts == 3
 
 

@@ -16,7 +16,7 @@ from holdfast.broker.policy.settings_guard import ASK_SECONDS
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.queues import QueueChange, Spread
 from holdfast.cluster.map.store import MapStore
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.serving.refusals import RefusedError
 from tests.unit.cluster.cluster_stage import add_nodes, make_store, read_map
@@ -34,7 +34,7 @@ class Stage:
         self.silent: set[str] = set()
         self.broken: set[str] = set()
         self.asked = 0
-        self.told: list[tuple[int, str, int]] = []
+        self.reported: list[tuple[int, str, int]] = []
         self.news = SettingsNews(known["a"], self, self, lambda: ("b", "c"))
 
     async def ask(self, node: str, method: int, _shard: int, message: bytes, _timeout_s: float) -> bytes:
@@ -46,8 +46,8 @@ class Stage:
             return b"\xff\xff"
         return self.known[node].settings_news(pb.SettingsNewsRequest.FromString(message)).SerializeToString()
 
-    def settings_told(self, number: int, queue: bytes, version: int) -> None:
-        self.told.append((number, queue.decode(), version))
+    def settings_reported(self, number: int, queue: bytes, version: int) -> None:
+        self.reported.append((number, queue.decode(), version))
 
     async def cap(self, queue: str, *heard_by: str) -> int:
         """The newest version, once these have heard of it."""
@@ -70,7 +70,7 @@ async def stage() -> Stage:
 
 async def test_while_all_know_the_same_nothing_is_told(stage: Stage) -> None:
     await stage.news.ask()
-    assert (stage.asked, stage.told) == (2, [])
+    assert (stage.asked, stage.reported) == (2, [])
 
 
 @pytest.mark.parametrize("silent", ["b", "c"])
@@ -78,20 +78,20 @@ async def test_one_node_that_knows_more_is_enough(stage: Stage, silent: str) -> 
     stage.silent.add(silent)
     version = await stage.cap("q", "b" if silent == "c" else "c")
     await stage.news.ask()
-    assert stage.told == [(home_shard("q", SHARDS), "q", version)]
+    assert stage.reported == [(home_shard("q", SHARDS), "q", version)]
 
 
 async def test_an_answer_that_nobody_understands_is_none(stage: Stage) -> None:
     stage.broken.add("c")
     version = await stage.cap("q", "b")
     await stage.news.ask()
-    assert stage.told == [(home_shard("q", SHARDS), "q", version)]
+    assert stage.reported == [(home_shard("q", SHARDS), "q", version)]
 
 
 async def test_all_shards_of_a_queue_are_told(stage: Stage) -> None:
     version = await stage.cap("spread", "b")
     await stage.news.ask()
-    assert sorted(stage.told) == [(shard, "spread", version) for shard in range(SHARDS)]
+    assert sorted(stage.reported) == [(shard, "spread", version) for shard in range(SHARDS)]
 
 
 async def test_many_are_told_page_by_page(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ async def test_many_are_told_page_by_page(stage: Stage, monkeypatch: pytest.Monk
     versions = {f"q{n}": await stage.cap(f"q{n}", "c") for n in range(5)}
     stage.silent.add("b")
     await stage.news.ask()
-    assert {queue: version for _shard, queue, version in stage.told} == versions
+    assert {queue: version for _shard, queue, version in stage.reported} == versions
     assert stage.asked == 1 + 3
 
 

@@ -26,8 +26,8 @@ def make(path: Path, *rounds: dict[int, tuple[int, list[str]]]) -> str:
     with DataDir.open(path) as data_dir:
         me = f"n1/{data_dir.node_id}"
         log = NodeLog.open(RealDisk(data_dir.log_dir), segment_bytes=1024 * 1024)
-        for told in rounds:
-            for shard, (version, voters) in told.items():
+        for reported in rounds:
+            for shard, (version, voters) in reported.items():
                 members = Configuration.of(version, [me if voter == "me" else voter for voter in voters])
                 log.stage_hard_state(shard, HardState(GROUP, "s", configurations=((1, members),)).encode())
             flush = log.begin_flush()

@@ -20,11 +20,11 @@ from holdfast.broker.peers.words import PROOF_BYTES, Expectation, Hello, objecti
 
 TEXT = b"0123456789abcdef0123456789abcdef"
 SECRET = ClusterSecret(TEXT)
-ONE = Hello("dev", b"digest", "n1", "1" * 32, "n2", blank=True, nonce=b"a" * NONCE_BYTES)
-TWO = Hello("dev", b"digest", "n2", "2" * 32, "n1", blank=False, nonce=b"b" * NONCE_BYTES)
+ONE = Hello("dev", b"digest", "n1", "1" * 32, "n2", empty=True, nonce=b"a" * NONCE_BYTES)
+TWO = Hello("dev", b"digest", "n2", "2" * 32, "n1", empty=False, nonce=b"b" * NONCE_BYTES)
 OTHERS: list[dict[str, str | bytes | bool]] = [
     {"cluster": "other"}, {"digest": b"other"}, {"name": "n3"}, {"node_id": "3" * 32}, {"receiver": "n3"},
-    {"blank": True}, {"nonce": b"c" * NONCE_BYTES},
+    {"empty": True}, {"nonce": b"c" * NONCE_BYTES},
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_a_proof_counts_for_nothing_where_anything_else_was_said(change: dict[st
     for side in (DIALLING, DIALLED):
         proof = SECRET.proof(side, ONE, TWO)
         assert not SECRET.is_proof(proof, side, ONE, replace(TWO, **change))  # type: ignore[arg-type]
-        if change != {"blank": True}:
+        if change != {"empty": True}:
             assert not SECRET.is_proof(proof, side, replace(ONE, **change), TWO)  # type: ignore[arg-type]
 
 

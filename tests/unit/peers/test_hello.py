@@ -12,8 +12,8 @@ from holdfast.broker.peers.tls import certified_names
 from holdfast.broker.peers.words import (
     PREFACE,
     WORD_BYTES_MAX,
-    BlankAsked,
-    BlankTold,
+    EmptyAnswer,
+    EmptyQuery,
     Expectation,
     Hello,
     Proof,
@@ -28,7 +28,7 @@ from holdfast.broker.peers.words import (
 ID1, ID2 = "1" * 32, "2" * 32
 DIGEST = node_list_digest([("n1", "a"), ("n2", "b")])
 EXPECTED = Expectation("dev", DIGEST, "n1", {"n2", "n3"})
-HELLO = Hello("dev", DIGEST, "n2", ID2, "n1", blank=True)
+HELLO = Hello("dev", DIGEST, "n2", ID2, "n1", empty=True)
 
 NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,128}", fullmatch=True)
 NODE_IDS = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
@@ -37,8 +37,8 @@ HELLOS = st.builds(Hello, NAMES, st.binary(max_size=64), NAMES, NODE_IDS, NAMES,
 WORDS: st.SearchStrategy[Word] = st.one_of(
     HELLOS,
     st.builds(Refused, st.sampled_from(Reason)),
-    st.builds(BlankAsked, NUMBERS),
-    st.builds(BlankTold, NUMBERS, st.booleans()),
+    st.builds(EmptyQuery, NUMBERS),
+    st.builds(EmptyAnswer, NUMBERS, st.booleans()),
     st.builds(Proof, st.binary(min_size=32, max_size=32)),
 )
 

@@ -77,10 +77,16 @@ def test_what_a_policy_leaves_out_is_as_the_configuration_says() -> None:
     assert parse() == PLAIN
     retry = RetryDelays(CONFIG.retry_base_ms, CONFIG.retry_factor, 9, CONFIG.retry_jitter, CONFIG.retry_shape)
     assert parse(max_attempts=7, retry_cap_ms=9) == replace(PLAIN, max_attempts=7, retry=retry)
-    told = default_policy(BrokerConfig(retry_shape="fixed", oldest_share_percent=7, dead_alert_url="http://a.test/"))
-    assert (told.retry.shape, told.oldest_share_percent, told.dead_alert_url) == ("fixed", 7, "http://a.test/")
+    reported = default_policy(
+        BrokerConfig(retry_shape="fixed", oldest_share_percent=7, dead_alert_url="http://a.test/")
+    )
+    assert (reported.retry.shape, reported.oldest_share_percent, reported.dead_alert_url) == (
+        "fixed",
+        7,
+        "http://a.test/",
+    )
     own = PolicyMessage(dead_alert_url="", oldest_share_percent=0, retry_shape="of a newer version")
-    found = parse_policy(own.SerializeToString(), told, CONFIG.delay_ms_max)
+    found = parse_policy(own.SerializeToString(), reported, CONFIG.delay_ms_max)
     assert (found.retry.shape, found.oldest_share_percent, found.dead_alert_url) == ("fixed", 0, "")
 
 

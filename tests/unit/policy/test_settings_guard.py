@@ -16,7 +16,7 @@ from holdfast.broker.policy.settings_guard import (
     SETTINGS,
     SettingsGuard,
 )
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.replica.small_shard import settle
 
 HOME, ELSEWHERE = 1, 2
@@ -59,12 +59,12 @@ class Place:
             raise ConnectionError("nobody is there")
         answer = pb.DealSharesResponse()
         for report in reports:
-            newest = self.home.guard.told(report.queue.encode(), report.version)
+            newest = self.home.guard.reported(report.queue.encode(), report.version)
             answer.grants.add(queue=report.queue, version=newest)
         return answer
 
-    async def look(self) -> None:
-        self.guard.look()
+    async def poll(self) -> None:
+        self.guard.poll()
         await settle()
 
     async def passes(self, seconds: float, *, is_cut_off: bool = True) -> None:
@@ -73,7 +73,7 @@ class Place:
             self.now_s += 0.5
             if is_cut_off and self.known.age is not None:
                 self.known.age += 0.5
-            await self.look()
+            await self.poll()
 
     def may(self) -> bool:
         return self.guard.may_hand_out(QUEUE)
@@ -118,7 +118,7 @@ async def test_a_shard_that_is_cut_off_hands_out_nothing_once_the_home_knows_mor
     assert home.may()
     elsewhere.known.version, elsewhere.known.age = 6, 0.0  # it hears from etcd again
     elsewhere.changed.clear()
-    await elsewhere.look()
+    await elsewhere.poll()
     assert set(elsewhere.changed) == {QUEUE}
     assert elsewhere.may()
 
@@ -136,34 +136,34 @@ async def test_a_shard_that_reaches_neither_etcd_nor_the_home_hands_out_nothing(
 async def test_a_node_that_has_not_heard_from_etcd_since_its_start_asks_before_it_hands_out(elsewhere: Place) -> None:
     elsewhere.known.age = None
     assert not elsewhere.may()
-    await elsewhere.look()
+    await elsewhere.poll()
     assert elsewhere.changed == [QUEUE]
     assert elsewhere.may()
 
 
 async def test_who_knows_less_than_others_hands_out_nothing_until_it_has_heard_of_it(home: Place) -> None:
-    home.guard.told(QUEUE, 6)
+    home.guard.reported(QUEUE, 6)
     assert home.changed == [QUEUE]
     assert not home.may()
     assert home.guard.is_behind(QUEUE)
     for _ in range(20):  # and it is told again and again
         await home.passes(1)
-        home.guard.told(QUEUE, 6)
+        home.guard.reported(QUEUE, 6)
         assert not home.may()
     home.known.version = 6
-    await home.look()
+    await home.poll()
     assert home.changed == [QUEUE] * 2
     assert home.may()
 
 
 async def test_a_version_that_nobody_speaks_of_any_more_is_forgotten(home: Place) -> None:
     """An etcd that was set back has it no more."""
-    assert home.guard.told(QUEUE, 6) == 6
+    assert home.guard.reported(QUEUE, 6) == 6
     for _ in range(int(BEHIND_SECONDS)):
-        assert home.guard.told(QUEUE, 5) == 6, "who asks hears of it too"
+        assert home.guard.reported(QUEUE, 5) == 6, "who asks hears of it too"
         await home.passes(1)
     assert home.may()
-    assert home.guard.told(QUEUE, 5) == 5
+    assert home.guard.reported(QUEUE, 5) == 5
 
 
 async def test_nobody_is_asked_about_what_is_home_here_or_nowhere(home: Place) -> None:
@@ -180,15 +180,15 @@ async def test_everything_is_bounded(home: Place, elsewhere: Place) -> None:
     for n in range(QUEUES_MAX + 10):
         name = b"q%d" % n
         elsewhere.guard.may_hand_out(name)
-        home.guard.told(name, 9)
+        home.guard.reported(name, 9)
     for memory in (elsewhere.guard._shown, home.guard._newer):
         assert len(memory) == QUEUES_MAX
-    await elsewhere.look()
+    await elsewhere.poll()
     assert [len(each) for each in elsewhere.asked] == [REPORTS_MAX]
 
 
 async def test_it_looks_by_itself_and_ends(elsewhere: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings_guard, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(settings_guard, "POLL_SECONDS", 0.01)
     elsewhere.known.age = None
     elsewhere.guard.start()
     assert not elsewhere.may()

@@ -16,7 +16,7 @@ from holdfast.machine.entries import Entry, LeaderStarted
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.rows import Queue
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from tests.unit.machine.machine_shard import QUEUE, START_MS, Shard, new_task
 
@@ -47,7 +47,7 @@ class Member:
         self.stepped_ms = 0  # by how much shard time was moved
         self.held: list[tuple[bytes, int]] = []  # claims
         self.ready: list[bytes] = []
-        self.told = Allowance(None, None)
+        self.reported = Allowance(None, None)
         self.writes_fail = False
         self.writes = 0
         self.term = 0
@@ -89,7 +89,7 @@ class Member:
 
     def limits_changed(self, queue: bytes) -> None:
         assert queue == QUEUE
-        self.told = self.manager.allowance(queue)
+        self.reported = self.manager.allowance(queue)
 
     def outlook(self, queue: bytes) -> Outlook:
         assert queue == QUEUE
@@ -121,7 +121,7 @@ class Member:
     def claim(self) -> None:
         """Claims all it may."""
         row = self.row
-        while self.ready and (self.told.concurrency is None or row.claimed < self.told.concurrency):
+        while self.ready and (self.reported.concurrency is None or row.claimed < self.reported.concurrency):
             task_id = self.ready.pop()
             self.held.append((task_id, self.shard.claim(task_id)))
 
@@ -169,12 +169,12 @@ class Stage:
             raise LostError  # on its way back
         return pb.DealSharesResponse(grants=grants)
 
-    async def look(self, ms: int = 0, *, work: bool = True) -> None:
+    async def poll(self, ms: int = 0, *, work: bool = True) -> None:
         """Some time passes, all shards look, and hand out what they may."""
         self.time.now_ms += ms
         for member in self.members:
             member.shard.now_ms = member.shard_ms()
-            member.manager.look()
+            member.manager.poll()
         await asyncio.gather(*(task for member in self.members for task in member.manager._asking.values()))
         for member in self.members:
             assert member.manager.failed() is None
@@ -183,7 +183,7 @@ class Stage:
 
     async def pass_time(self, ms: int, step_ms: int = 500, *, work: bool = True) -> None:
         for _ in range(ms // step_ms):
-            await self.look(step_ms, work=work)
+            await self.poll(step_ms, work=work)
 
     @property
     def claimed(self) -> int:
@@ -191,7 +191,7 @@ class Stage:
 
     @property
     def allowed(self) -> list[int | None]:
-        return [member.told.concurrency for member in self.members]
+        return [member.reported.concurrency for member in self.members]
 
 
 def report(number: int, *, holds: int = 0, uses: int = 0, demand: int = 0, what: str = CONCURRENCY) -> pb.ShareReport:

@@ -9,7 +9,7 @@ from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS
 from holdfast.broker.scheduler.limiter import OWN_LIMITS
 from holdfast.limits.buckets import Rate
 from holdfast.limits.dealing import HELD_PERCENT
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.machine.machine_shard import QUEUE
 from tests.unit.quota.sharing_stage import HOME, Stage, books, report
 
@@ -35,7 +35,7 @@ async def test_a_cap_is_never_exceeded_and_all_tasks_are_done(seed: int) -> None
                 await member.manager.stop()
                 member.lead()
         stage.members[HOME].writes_fail = chance.random() < 0.05
-        await stage.look(chance.randrange(10, 400))
+        await stage.poll(chance.randrange(10, 400))
         most = max(most, stage.claimed)
         assert stage.claimed <= cap
         if not any(member.ready or member.held for member in stage.members):
@@ -56,7 +56,7 @@ async def test_what_a_shard_does_not_need_any_more_goes_to_others_soon() -> None
     stage = Stage(2, concurrency_max=2)
     first, second = stage.members
     first.enqueue(2)
-    await stage.look(500)
+    await stage.poll(500)
     assert first.row.claimed == 2
     second.enqueue(2)
     await stage.pass_time(2000)
@@ -70,7 +70,7 @@ async def test_who_needs_much_less_than_it_has_says_so_soon() -> None:
     stage = Stage(2, concurrency_max=20)
     first, second = stage.members
     first.enqueue(30)
-    await stage.look(500)
+    await stage.poll(500)
     assert first.row.claimed == 20
     await stage.pass_time(3500)  # it has just renewed all of it
     first.ready, ready = [], first.ready
@@ -86,7 +86,7 @@ async def test_a_shard_without_tasks_asks_for_nothing() -> None:
     stage = Stage(2, concurrency_max=2, rate_per_second=5.0)
     other = stage.members[1]
     other.enqueue(1)
-    await stage.look(500)
+    await stage.poll(500)
     other.finish()
     await stage.pass_time(6000)
     asked, writes = stage.asked, stage.members[HOME].writes
@@ -107,11 +107,11 @@ async def test_a_shard_that_is_given_less_than_it_could_use_does_not_ask_all_the
 async def test_a_rate_is_dealt_to_those_who_can_use_it() -> None:
     stage = Stage(3, rate_per_second=10.0, rate_burst=10)
     stage.members[0].enqueue(50)
-    await stage.look(500, work=False)
-    assert [member.told.rate for member in stage.members] == [Rate(10_000, 10), Rate(0, 0), Rate(0, 0)]
+    await stage.poll(500, work=False)
+    assert [member.reported.rate for member in stage.members] == [Rate(10_000, 10), Rate(0, 0), Rate(0, 0)]
     stage.members[1].enqueue(50)
     await stage.pass_time(8000, work=False)
-    rates = [member.told.rate for member in stage.members]
+    rates = [member.reported.rate for member in stage.members]
     assert rates == [Rate(5000, 5), Rate(5000, 5), Rate(0, 0)]
 
 
@@ -120,13 +120,13 @@ async def test_a_shard_whose_tasks_come_one_by_one_keeps_some_of_a_rate() -> Non
     member = stage.members[1]
     for _ in range(20):
         member.enqueue(1)
-        await stage.look(100)  # claims it at once
+        await stage.poll(100)  # claims it at once
         member.finish()
-        await stage.look(400)
-        assert member.told.rate is not None
-        assert member.told.rate.per_second_milli >= 1000
+        await stage.poll(400)
+        assert member.reported.rate is not None
+        assert member.reported.rate.per_second_milli >= 1000
     await stage.pass_time(6000)
-    assert member.told.rate == Rate(0, 0)
+    assert member.reported.rate == Rate(0, 0)
 
 
 # --- out of touch ---------------------------------------------------------------------------------------------
@@ -136,15 +136,15 @@ async def test_a_share_runs_out_and_the_scheduler_is_told_while_nobody_answers()
     stage = Stage(2, concurrency_max=4)
     member = stage.members[1]
     member.enqueue(20)
-    await stage.look(500)
-    assert member.told.concurrency == 4
+    await stage.poll(500)
+    assert member.reported.concurrency == 4
     began_ms = stage.time.now_ms
     stage.deaf.add(1)
     while stage.time.now_ms - began_ms < HELD_MS - 100:
-        await stage.look(100)
-        assert member.told.concurrency == 4
-    await stage.look(100)
-    assert member.told.concurrency == 0
+        await stage.poll(100)
+        assert member.reported.concurrency == 4
+    await stage.poll(100)
+    assert member.reported.concurrency == 0
     member.finish(4)
     await stage.pass_time(1000)
     assert member.row.claimed == 0
@@ -158,14 +158,14 @@ async def test_a_share_runs_out_by_a_timer_too() -> None:
     stage = Stage(1, concurrency_max=4)
     member = stage.members[0]
     member.enqueue(20)
-    await stage.look(500)
+    await stage.poll(500)
     limit = member.manager._queues[QUEUE].limits[CONCURRENCY]
     assert limit.timer is not None
     left_s = limit.timer.when() - asyncio.get_running_loop().time()
     assert HELD_MS / 1000 - 1 < left_s <= HELD_MS / 1000 + 0.01
     stage.time.now_ms += HELD_MS
     limit.timer._run()
-    assert member.told.concurrency == 0
+    assert member.reported.concurrency == 0
     member.manager.cancel()
     assert limit.timer.cancelled()
 
@@ -186,7 +186,7 @@ async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
     stage.members[0].enqueue(5)
     member.enqueue(5)
     for _ in range(int(2 * SAID_SECONDS)):
-        await stage.look(1000)
+        await stage.poll(1000)
     assert stage.members[0].row.claimed == 2, "the home's own share does not depend on others"
     assert capsys.readouterr().out.count("no_share") == 1
     assert ASK_SECONDS < HELD_MS / 1000
@@ -226,7 +226,7 @@ async def test_what_it_has_is_enough_so_nobody_is_woken() -> None:
     stage = Stage(2, concurrency_max=10)
     member = stage.members[1]
     member.enqueue(2)
-    await stage.look(500, work=False)
+    await stage.poll(500, work=False)
     member.manager._woken.clear()
     member.manager.follow([QUEUE])
     assert not member.manager._woken.is_set()
@@ -239,13 +239,13 @@ async def test_a_queue_that_is_spread_no_more_has_its_own_limits_again() -> None
     stage = Stage(2, concurrency_max=2)
     member = stage.members[0]
     member.enqueue(9)
-    await stage.look(500)
+    await stage.poll(500)
     member.is_home_known = False
     await stage.pass_time(4000)
-    assert member.told == OWN_LIMITS
+    assert member.reported == OWN_LIMITS
     member.is_home_known = True
     await stage.pass_time(4000)
-    assert member.told.concurrency == 2, "the numbers of its reports went on, so the books heed them"
+    assert member.reported.concurrency == 2, "the numbers of its reports went on, so the books heed them"
 
 
 async def test_a_home_that_has_not_heard_of_the_spread_deals_nothing() -> None:
@@ -254,10 +254,10 @@ async def test_a_home_that_has_not_heard_of_the_spread_deals_nothing() -> None:
     home.is_home_known = False
     other.enqueue(5)
     await stage.pass_time(3000)
-    assert (other.told.concurrency, books(home)) == (0, 0)
+    assert (other.reported.concurrency, books(home)) == (0, 0)
     home.is_home_known = True
     await stage.pass_time(3000)
-    assert other.told.concurrency == 2
+    assert other.reported.concurrency == 2
 
 
 async def test_what_the_home_uses_already_is_not_dealt_to_others() -> None:
@@ -267,14 +267,14 @@ async def test_what_the_home_uses_already_is_not_dealt_to_others() -> None:
     home.is_home_known = False
     home.limits_changed(QUEUE)
     home.enqueue(5)
-    home.told = home.told._replace(concurrency=2)
+    home.reported = home.reported._replace(concurrency=2)
     home.claim()
     home.on_their_way = 1
     home.is_home_known = True
     other.enqueue(5)
     (grant,) = await home.coordinator.deal(1, [report(1, demand=5)])
     assert grant.amount == 0
-    assert home.told.concurrency == 0, "and the home keeps to a share from that moment"
+    assert home.reported.concurrency == 0, "and the home keeps to a share from that moment"
 
 
 async def test_a_limit_that_the_home_has_not_heard_of_lets_nothing_through() -> None:
@@ -283,17 +283,17 @@ async def test_a_limit_that_the_home_has_not_heard_of_lets_nothing_through() -> 
     home.set_policy()
     other.enqueue(2)
     await stage.pass_time(2000)
-    assert other.told.concurrency == 0
+    assert other.reported.concurrency == 0
     home.set_policy(concurrency_max=1)
     await stage.pass_time(4000)
-    assert other.told.concurrency == 1
+    assert other.reported.concurrency == 1
 
 
 async def test_a_queue_without_such_limits_is_left_alone() -> None:
     stage = Stage(2, max_attempts=3)
     stage.members[1].enqueue(2)
     await stage.pass_time(2000)
-    assert stage.members[1].told == OWN_LIMITS
+    assert stage.members[1].reported == OWN_LIMITS
     assert stage.asked == 0
 
 
@@ -301,18 +301,18 @@ async def test_claims_on_their_way_count_as_used() -> None:
     stage = Stage(3, concurrency_max=4)
     _, first, second = stage.members
     first.enqueue(9)
-    await stage.look(500, work=False)
-    assert first.told.concurrency == 4
+    await stage.poll(500, work=False)
+    assert first.reported.concurrency == 4
     first.on_their_way = 4  # picked, and not yet in the log
     second.enqueue(9)
     await stage.pass_time(6000, work=False)
-    assert first.told.concurrency is not None
-    assert first.told.concurrency < 4
-    assert second.told.concurrency == 0
+    assert first.reported.concurrency is not None
+    assert first.reported.concurrency < 4
+    assert second.reported.concurrency == 0
     first.on_their_way = 0
     await stage.pass_time(3000, work=False)
-    assert second.told.concurrency is not None
-    assert second.told.concurrency > 0
+    assert second.reported.concurrency is not None
+    assert second.reported.concurrency > 0
 
 
 async def test_what_ends_above_the_share_is_told_at_once() -> None:
@@ -320,11 +320,11 @@ async def test_what_ends_above_the_share_is_told_at_once() -> None:
     stage = Stage(3, concurrency_max=4)
     _, first, second = stage.members
     first.enqueue(9)
-    await stage.look(500)
+    await stage.poll(500)
     second.enqueue(9)
     await stage.pass_time(6000)
     limit = first.manager._queues[QUEUE].limits[CONCURRENCY]
-    assert (first.told.concurrency, first.row.claimed, limit.booked) == (2, 4, 4)
+    assert (first.reported.concurrency, first.row.claimed, limit.booked) == (2, 4, 4)
     first.finish()
-    await stage.look(20)
+    await stage.poll(20)
     assert limit.booked == 3

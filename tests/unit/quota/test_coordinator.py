@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.broker.quota.coordinator import LEASE_MS, RATE, QuotaCoordinator
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.quota.sharing_stage import HOME, LostError, Stage, books, report
 
 
@@ -60,7 +60,7 @@ class Settings:
     def is_behind(self, queue: bytes) -> bool:
         return True
 
-    def told(self, queue: bytes, version: int) -> int:
+    def reported(self, queue: bytes, version: int) -> int:
         return max(6, version)
 
 
@@ -71,8 +71,8 @@ async def test_a_home_that_knows_less_than_others_deals_nothing() -> None:
         home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home._submit, settings=Settings()
     )
     before = home.writes
-    (told,) = await coordinator.deal(1, [pb.ShareReport(queue="q", what=SETTINGS, version=7)])
-    assert (told.version, home.writes) == (7, before), "what is told of settings is in no book"
+    (reported,) = await coordinator.deal(1, [pb.ShareReport(queue="q", what=SETTINGS, version=7)])
+    assert (reported.version, home.writes) == (7, before), "what is told of settings is in no book"
     (grant,) = await coordinator.deal(1, [report(1, demand=2)])
     assert (grant.amount, grant.unlimited) == (0, False)
 
@@ -100,18 +100,18 @@ async def test_after_a_step_of_the_clock_nothing_is_granted_for_a_lease() -> Non
     stage = Stage(3, concurrency_max=3)
     home, holder, other = stage.members
     holder.enqueue(9)
-    await stage.look(500)
+    await stage.poll(500)
     assert holder.row.claimed == 3
     stage.deaf.add(1)  # it goes on with what it has
     home.step_clock(3_600_000)
     other.enqueue(9)
     began_ms = stage.time.now_ms
     while stage.time.now_ms - began_ms < LEASE_MS - 500:
-        await stage.look(500)
-        assert other.told.concurrency == 0
-    assert holder.told.concurrency == 0
+        await stage.poll(500)
+        assert other.reported.concurrency == 0
+    assert holder.reported.concurrency == 0
     await stage.pass_time(2000)
-    assert other.told.concurrency == 3
+    assert other.reported.concurrency == 3
 
 
 async def test_who_can_use_little_gets_it_whatever_the_others_could_use() -> None:
@@ -121,8 +121,8 @@ async def test_who_can_use_little_gets_it_whatever_the_others_could_use() -> Non
     amounts: dict[int, int] = {}
     for number in range(1, 8):
         for shard, demand in ((0, 1000), (1, 3), (2, 100)):
-            told = report(number, holds=amounts.get(shard, 0), demand=demand)
-            (grant,) = await home.coordinator.deal(shard, [told])
+            reported = report(number, holds=amounts.get(shard, 0), demand=demand)
+            (grant,) = await home.coordinator.deal(shard, [reported])
             amounts[shard] = grant.amount
     assert amounts[1] == 3
     assert amounts[2] >= 4

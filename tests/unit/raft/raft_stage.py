@@ -13,14 +13,14 @@ TIMING = Timing()
 
 class Stage:
     """Some replicas of one shard, and what is on its way between them. All that they know is entry 1, of term 0, which
-    says who they are, and it is applied; those that are blank know nothing."""
+    says who they are, and it is applied; those that are empty know nothing."""
 
-    def __init__(self, engine: type[ShardRaft] = ShardRaft, replicas: str = "abc", *, blank: str = "") -> None:
+    def __init__(self, engine: type[ShardRaft] = ShardRaft, replicas: str = "abc", *, empty: str = "") -> None:
         self._engine = engine
         self.now_s = 0.0
         self._replicas = replicas
         self.journals = {name: self._journal() for name in replicas}
-        self.journals |= {name: MemoryJournal() for name in blank}
+        self.journals |= {name: MemoryJournal() for name in empty}
         self.on_the_way: list[tuple[str, str, Message]] = []
         self.engines = {name: self._make(name) for name in self.journals}
 

@@ -211,7 +211,7 @@ def head(version: int, voters: int, learners: int, *names: bytes) -> bytes:
 @pytest.mark.parametrize(
     "encoded",
     [
-        head(0, 1, 0, b"a"),  # version 0 is that of a blank replica
+        head(0, 1, 0, b"a"),  # version 0 is that of an empty replica
         head(2**63, 1, 0, b"a"),
         head(1, 0, 1, b"a"),  # nobody votes
         head(1, 2, 0, b"a", b"a"),

@@ -170,7 +170,7 @@ def test_what_never_became_durable_is_taken_back_by_a_leader_on_its_own() -> Non
 
 
 def test_a_leader_that_was_not_alone_takes_nothing_back() -> None:
-    stage = Stage(replicas="a", blank="b")
+    stage = Stage(replicas="a", empty="b")
     a = stage.serve("a")
     a.add_member("b", 1)  # and b may have been sent it
     a.go_back_to(stage.journals["a"].after_crash())
@@ -332,7 +332,7 @@ def test_requests_are_answered_for_everybody() -> None:
     assert replies[1:] == [VoteReply(7, True), AppendReply(7, True, 1, 1)]
 
 
-def replies_of_strangers_count_for_nothing(engine: type[ShardRaft]) -> None:
+def replies_of_unknown_senders_count_for_nothing(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     a = stage["a"]
     stage.now_s = 10.0
@@ -343,7 +343,7 @@ def replies_of_strangers_count_for_nothing(engine: type[ShardRaft]) -> None:
     assert a.role == FOLLOWER
 
 
-def strangers_make_no_leader(engine: type[ShardRaft]) -> None:
+def unknown_senders_make_no_leader(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     a = stage["a"]
     stage.now_s = 10.0
@@ -354,7 +354,7 @@ def strangers_make_no_leader(engine: type[ShardRaft]) -> None:
     assert a.role == CANDIDATE
 
 
-class HearsStrangers(ShardRaft):
+class HearsUnknownSenders(ShardRaft):
     """Whoever replies is taken for a voter."""
 
     def receive(self, sender: str, message: Message, now_s: float) -> None:
@@ -363,8 +363,8 @@ class HearsStrangers(ShardRaft):
         super().receive(sender, message, now_s)
 
 
-@pytest.mark.parametrize("scene", [replies_of_strangers_count_for_nothing, strangers_make_no_leader])
+@pytest.mark.parametrize("scene", [replies_of_unknown_senders_count_for_nothing, unknown_senders_make_no_leader])
 def test_strangers(scene: Scene) -> None:
     scene(ShardRaft)
     with pytest.raises(AssertionError):
-        scene(HearsStrangers)
+        scene(HearsUnknownSenders)

@@ -193,8 +193,8 @@ def test_a_deleted_replica_still_answers_for_the_log_that_it_had(scene: Scene) -
 
 
 def test_it_votes_for_who_has_what_it_had() -> None:
-    """Also while it is blank: or a group could not go on without it."""
-    stage = Stage(blank="d")
+    """Also while it is empty: or a group could not go on without it."""
+    stage = Stage(empty="d")
     stage.journals["d"] = MemoryJournal((), 3, "a", former_last=(2, 7))
     stage.engines["d"] = stage._make("d")
     stage.now_s = 10.0

@@ -126,9 +126,9 @@ def test_after_any_term_that_is_adopted_the_group_elects() -> None:
     assert "too far ahead" in refused(stage, "b", "c", RequestVote(term + TERMS_AHEAD_MAX + 1, 9, 9, True))
 
 
-def test_who_is_blank_takes_any_term() -> None:
+def test_who_is_empty_takes_any_term() -> None:
     """It has none of its own to compare with, and its group may be old."""
-    stage = Stage(blank="d")
+    stage = Stage(empty="d")
     stage.give("d", "a", Append(TERM_MAX, 0, 0, (), 0, 1))
     assert stage["d"].term == TERM_MAX
 

@@ -12,7 +12,7 @@ from holdfast.raft.journal import Journal, MemoryJournal, found
 from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, LibraryRaft
 from holdfast.raft.membership import PROMOTE_LAG_ENTRIES_MAX, ChangeRefusedError, check_change
 from holdfast.raft.messages import (
-    BLANK,
+    NO_CONFIGURATION,
     Append,
     AppendReply,
     Configuration,
@@ -40,7 +40,7 @@ def refusal(act: Callable[[], object]) -> str:
 
 def with_a_learner(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
     """a leads b and c, and d learns."""
-    stage = Stage(engine, blank="d")
+    stage = Stage(engine, empty="d")
     a = stage.serve("a")
     a.add_member("d", 1)
     stage.settle("a")
@@ -141,8 +141,8 @@ def a_learner_is_not_asked_to_lead(engine: type[ShardRaft]) -> None:
     assert stage["d"].role == FOLLOWER
 
 
-def a_blank_replica_never_campaigns(engine: type[ShardRaft]) -> None:
-    stage = Stage(engine, blank="d")
+def an_empty_replica_never_campaigns(engine: type[ShardRaft]) -> None:
+    stage = Stage(engine, empty="d")
     stage.now_s += 10.0
     stage["d"].tick(stage.now_s)
     assert (stage["d"].role, stage["d"].term) == (FOLLOWER, 0)
@@ -287,7 +287,7 @@ class PromotesAnyone(ShardRaft):
 
 
 def a_learner_votes_once_it_has_caught_up(engine: type[ShardRaft]) -> None:
-    stage = Stage(engine, blank="d")
+    stage = Stage(engine, empty="d")
     a = stage.serve("a")
     a.add_member("d", 1)
     stage.settle("a", "abc")
@@ -320,7 +320,7 @@ class CountsEntriesOnly(ShardRaft):
 def a_learner_that_waits_for_a_snapshot_is_not_made_a_voter(engine: type[ShardRaft]) -> None:
     """It counts from when the change is appended: with another voter away nothing would be committed until it has its
     snapshot, and that may take long."""
-    stage = Stage(engine, blank="d")
+    stage = Stage(engine, empty="d")
     a = stage.serve("a")
     a.compact(a.applied_index)
     a.add_member("d", 1)
@@ -343,7 +343,7 @@ SCENES: list[tuple[Scene, type[ShardRaft]]] = [
     (a_learners_vote_counts_for_nothing, TakesVotesOfLearners),
     (a_learner_never_campaigns, AnyoneStands),
     (a_learner_is_not_asked_to_lead, AnyoneStands),
-    (a_blank_replica_never_campaigns, AnyoneStands),
+    (an_empty_replica_never_campaigns, AnyoneStands),
     (a_replica_that_was_removed_never_campaigns, AnyoneStands),
     (a_configuration_counts_from_when_it_is_appended, CountsWhenCommitted),
     (a_configuration_counts_no_longer_when_it_is_cut, KeepsWhatWasCut),
@@ -429,24 +429,24 @@ def test_a_leader_hands_over_to_voters_only() -> None:
 # --- a group's life ---------------------------------------------------------------------------------------------------
 
 
-def test_a_group_is_founded_by_one_and_the_others_are_blank() -> None:
-    stage = Stage(replicas="", blank="abc")
+def test_a_group_is_founded_by_one_and_the_others_are_empty() -> None:
+    stage = Stage(replicas="", empty="abc")
     stage.journals["a"] = MemoryJournal()
     found(stage.journals["a"], "abc")
     stage.sync("a")
     stage.restart("a")
-    assert stage["b"].configuration == BLANK
+    assert stage["b"].configuration == NO_CONFIGURATION
     a = stage.serve("a")
     assert (a.term, a.first_own_index) == (2, 2)
     for name in "abc":
         assert stage[name].configuration == Configuration(1, ("a", "b", "c"))
         assert [stage[name].term_at(index) for index in range(4)] == [0, 1, 2, None]
         assert (stage[name].commit_index, stage[name].applied_index) == (2, 2)
-    assert stage.elect("c").term == 3, "and those who were blank may lead"
+    assert stage.elect("c").term == 3, "and those who were empty may lead"
 
 
 def test_a_group_of_one_grows_to_three_and_outlives_its_founder() -> None:
-    stage = Stage(replicas="a", blank="bc")
+    stage = Stage(replicas="a", empty="bc")
     a = stage.serve("a")
     for version, name in ((1, "b"), (3, "c")):
         a.add_member(name, version)
@@ -487,8 +487,8 @@ def test_what_a_leader_knows_of_a_member_goes_when_it_is_removed() -> None:
     assert stage["d"].last_index == a.last_index
 
 
-def test_a_blank_replica_votes_and_takes_entries_of_whoever_asks() -> None:
-    stage = Stage(blank="d")
+def test_an_empty_replica_votes_and_takes_entries_of_whoever_asks() -> None:
+    stage = Stage(empty="d")
     stage.now_s = 10.0
     stage.give("d", "a", RequestVote(1, 1, 0))
     stage.give("d", "a", Append(1, 0, 0, (configuration_entry(1, 1, Configuration(1, ("a", "d"))),), 1, 1))

@@ -297,7 +297,7 @@ def test_a_crash_before_it_is_durable_leaves_the_replica_as_it_was() -> None:
     assert (journal.last_index, journal.state_name, journal.voted_for) == (60, "s", "b")
 
 
-def test_who_comes_back_to_its_group_is_blank_and_keeps_its_promises() -> None:
+def test_who_comes_back_to_its_group_is_empty_and_keeps_its_promises() -> None:
     stage = with_entries()
     stage.real.forget()
     stage.sync()

@@ -301,7 +301,7 @@ def test_only_what_is_applied_is_compacted() -> None:
 
 
 def test_the_configuration_stays_when_its_entry_is_compacted() -> None:
-    stage = Stage(blank="d")
+    stage = Stage(empty="d")
     a = stage.serve("a")
     a.add_member("d", 1)
     stage.settle("a")

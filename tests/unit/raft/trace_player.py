@@ -108,7 +108,7 @@ class TracedStage:
     # --- commands ---------------------------------------------------------------------------------------------
 
     def _do_group(self, names: list[str], options: dict[str, str]) -> None:
-        self._stage = Stage(self._engine, names[0], blank=options.get("blank", ""))
+        self._stage = Stage(self._engine, names[0], empty=options.get("blank", ""))
         self._shown = {name: _state(engine) for name, engine in self._stage.engines.items()}
 
     def _do_log(self, words: list[str], options: dict[str, str]) -> None:

@@ -66,7 +66,7 @@ class Stage:
                 name for name in found.drains if not found.is_alive(name) and name in holders(found, movable=True)
             ]
             self.given_up_at_once = max(self.given_up_at_once, len(emptying))
-            await self.watcher.look()
+            await self.watcher.poll()
             await self.shards.step()
         return await self.map()
 

@@ -21,7 +21,7 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.raft.messages import BLANK, Kind
+from holdfast.raft.messages import NO_CONFIGURATION, Kind
 from holdfast.raft.messages import Entry as LogEntry
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
@@ -50,7 +50,7 @@ class MemoryLog:
     """A Replicator without a disk, alone in its group, that leads until it is told otherwise."""
 
     is_alone = True
-    configuration = BLANK
+    configuration = NO_CONFIGURATION
 
     def __init__(self) -> None:
         self.term = 1

@@ -143,13 +143,13 @@ async def test_the_time_that_followers_hear_goes_on_between_looks_at_the_clock(b
     await broker.stop()
     now_s = time.monotonic() + 2 * TIME_SECONDS
     broker.replica.step(now_s)
-    looked_ms = broker.replica.raft.shard_time_ms()
+    polled_ms = broker.replica.raft.shard_time_ms()
     broker.replica.step(now_s + TIME_SECONDS * 0.8)
     assert broker.replica.raft.shard_time_ms() == pytest.approx(
-        looked_ms + TIME_SECONDS * 0.8 * 900, abs=1
+        polled_ms + TIME_SECONDS * 0.8 * 900, abs=1
     )  # at its slowest
     broker.replica.step(now_s + TIME_SECONDS)
-    assert broker.replica.raft.shard_time_ms() == looked_ms, "the clock stands, so only it was asked"
+    assert broker.replica.raft.shard_time_ms() == polled_ms, "the clock stands, so only it was asked"
 
 
 def purge(broker: Broker) -> "asyncio.Future[list[Outcome]]":
@@ -216,7 +216,7 @@ async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broke
     assert counted is not None
     accepted = counted.enqueued_total
     disk.capacity_bytes = 1 << 40
-    assert broker.guard.look()
+    assert broker.guard.poll()
     await broker.enqueue()
     await broker.stop()
     replayed = MemoryKV()
@@ -245,7 +245,7 @@ async def test_whichever_round_has_no_room_it_serves_once_there_is_some(
             try:
                 await broker.enqueue()
             except RefusedError:
-                broker.guard.look()
+                broker.guard.poll()
                 continue
             accepted += 1
     counted = broker.shard.queue(QUEUE)

@@ -85,7 +85,7 @@ class Scene:
         self.disk = FakeDisk(random.Random(0))
         self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
         self.other = OtherNode()
-        self.strangers: list[Message] = []  # messages of shards that are not here
+        self.unknown_senders: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
         self.rounds = CommitLoop(
             self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
@@ -103,7 +103,7 @@ class Scene:
         self.running = asyncio.ensure_future(self.rounds.run(self))
 
     def join(self, _sender: str, message: Message) -> None:
-        self.strangers.append(message)
+        self.unknown_senders.append(message)
 
     def note_other_group(self, sender: str, number: int) -> None:
         """There is one group."""
@@ -323,15 +323,15 @@ async def test_who_is_forgotten_leads_nobody_and_is_driven_no_more(scene: Scene)
 
 
 async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> None:
-    strangers = scene.strangers
+    unknown_senders = scene.unknown_senders
     leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
     await asyncio.sleep(0)
     scene.rounds.receive(OTHER, [(SHARD, GROUP, b"early")])
     await leaving
-    assert strangers == [], "not before it is durable: nobody could join"
+    assert unknown_senders == [], "not before it is durable: nobody could join"
     scene.rounds.receive(OTHER, [(SHARD, GROUP, b"late")])
     await settle()
-    assert strangers == [(SHARD, GROUP, b"late")]
+    assert unknown_senders == [(SHARD, GROUP, b"late")]
     scene.rounds.stop()
     await scene.running
 
@@ -421,14 +421,14 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     await scene.running
 
 
-# --- a blank state ------------------------------------------------------------------------------------------------
+# --- an empty state ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("group", "incarnation"),
     [(1, 1), ((1 << 63) - 1, 1), (mapped_group(1, 5), 1), (mapped_group(7, 5), 7), (mapped_group(65535, 0), 65535)],
 )
-def test_a_blank_state_has_the_incarnation_of_its_group(group: int, incarnation: int) -> None:
+def test_an_empty_state_has_the_incarnation_of_its_group(group: int, incarnation: int) -> None:
     """Whoever founds or joins the group, and whenever: replicas with another one would make other tokens."""
     log = NodeLog.open(FakeDisk(random.Random(0)), segment_bytes=64 * 1024)
     journal = NodeJournal.create(log, SHARD, group=group, state_name="s")

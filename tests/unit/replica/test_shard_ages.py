@@ -10,7 +10,7 @@ import pytest
 from holdfast.broker.leader.watermarks import RAISE_AT
 from holdfast.machine import entries, keys
 from holdfast.machine.entries import ClaimRef, ExpireItem
-from holdfast.machine.operator_entries import Lapse
+from holdfast.machine.operator_entries import TtlExpire
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CLAIMED, READY
 from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, QUEUE, START_MS
@@ -107,10 +107,10 @@ class PurgedShard(SmallShard):
         await self.round()
         await self.round()
 
-    async def lapse(self, task_ids: list[bytes]) -> None:
+    async def ttl_expire(self, task_ids: list[bytes]) -> None:
         pass_time(self, START_MS + 50)
         for at in range(0, len(task_ids), PAGE):
-            await self.submit(Lapse(self.time.now_ms, DEAD_KEEP_MS, b"late", task_ids[at : at + PAGE]))
+            await self.submit(TtlExpire(self.time.now_ms, DEAD_KEEP_MS, b"late", task_ids[at : at + PAGE]))
         await self.round()
         await self.round()
 
@@ -130,13 +130,13 @@ MANY = 2_000
 
 
 @KINDS
-@pytest.mark.parametrize("how", ["purge", "lapse"])
+@pytest.mark.parametrize("how", ["purge", "ttl_expire"])
 async def test_what_was_purged_is_not_walked_over_at_every_look(kind: dict[str, Any], how: str) -> None:
     small = PurgedShard()
     gone = await small.enqueue(MANY, start_by_ms=START_MS + 50, **kind)
     kept = await small.enqueue(3, **kind)
     assert (await small.claim(tasks_max=1))[0].task_id == gone[0], "a window is open"
-    await (small.purge(gone[1:]) if how == "purge" else small.lapse(gone[1:]))
+    await (small.purge(gone[1:]) if how == "purge" else small.ttl_expire(gone[1:]))
     assert small.walked_for_age() < RAISE_AT + PAGE
     assert await small.walked_for_claim() < 2 * (RAISE_AT + PAGE), "of the window that was open"
     assert age_ms(small) == small.time.now_ms - START_MS

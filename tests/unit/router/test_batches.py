@@ -10,7 +10,7 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import fit, place
 from holdfast.routing.homes import shard_of_key
-from holdfast.routing.sets import made_up_id
+from holdfast.routing.sets import automatic_key
 from holdfast.serving.refusals import STALE_MAP, RefusedError
 from tests.unit.router.router_stage import (
     BATCH_BYTES_MAX,
@@ -56,8 +56,8 @@ def test_tasks_go_by_their_request_ids() -> None:
         place(pb.EnqueueRequest(tasks=[task("spread", n) for n in range(5)]), table, at).shards[0] for at in range(9)
     }
     assert picked == {3, 5, 6}
-    made_up = [task("spread", n, made_up_id(2, "key", n)) for n in range(9)]
-    placed = place(pb.EnqueueRequest(tasks=made_up), table, 1)
+    automatic = [task("spread", n, automatic_key(2, "key", n)) for n in range(9)]
+    placed = place(pb.EnqueueRequest(tasks=automatic), table, 1)
     assert len(placed.shards) == 1  # all of one call land on one shard
     assert placed.generations == {}
 
@@ -65,7 +65,7 @@ def test_tasks_go_by_their_request_ids() -> None:
 def test_a_caller_with_an_old_set_is_told_of_the_new_one() -> None:
     table = Table(8)
     table.pin("spread", 3, 5, 6, generation=2)
-    placed = place(pb.EnqueueRequest(tasks=[task("spread", 1, made_up_id(0, "key", 0)), task("other", 1)]), table, 1)
+    placed = place(pb.EnqueueRequest(tasks=[task("spread", 1, automatic_key(0, "key", 0)), task("other", 1)]), table, 1)
     assert placed.shards[0] == 3  # generation 0 is the home
     assert placed.generations == {"spread": 2}
 
@@ -77,12 +77,12 @@ def test_tasks_of_one_call_and_queue_part_ways_by_their_keys() -> None:
     called = next(key for key in ("key", *"abcdefgh") if shard_of_key(key, (3, 5, 6)) != 3)
     elsewhere = shard_of_key(called, (3, 5, 6))
     tasks = [
-        task("spread", 0, made_up_id(2, called, 0)),
-        task("spread", 1, made_up_id(2, called, 1), limit_key="l1"),
-        task("spread", 2, made_up_id(2, called, 2), unique_key="u", limit_key="l1"),
+        task("spread", 0, automatic_key(2, called, 0)),
+        task("spread", 1, automatic_key(2, called, 1), limit_key="l1"),
+        task("spread", 2, automatic_key(2, called, 2), unique_key="u", limit_key="l1"),
         task("spread", 3, "", limit_key="l2"),
-        task("spread", 4, made_up_id(2, called, 4)),
-        task("plain", 5, made_up_id(0, called, 5), limit_key="l1"),
+        task("spread", 4, automatic_key(2, called, 4)),
+        task("plain", 5, automatic_key(0, called, 5), limit_key="l1"),
     ]
     expected = [elsewhere, 3, 3, 3, elsewhere, 1]
     assert place(pb.EnqueueRequest(tasks=tasks), table, 1).shards == expected
@@ -94,10 +94,10 @@ def test_a_task_that_goes_home_anyway_needs_no_known_set_but_its_neighbour_does(
     table.pin("spread", 3, 5, 6, generation=4)
     for generation in (3, 5):
         for keys in ({"unique_key": "u"}, {"limit_key": "l"}):
-            keyed = task("spread", 0, made_up_id(generation, "key", 0), **keys)
+            keyed = task("spread", 0, automatic_key(generation, "key", 0), **keys)
             placed = place(pb.EnqueueRequest(tasks=[keyed]), table, 1, is_first=True)
             assert (placed.shards, placed.generations) == ([3], {})
-            other = task("spread", 1, made_up_id(generation, "key", 1))
+            other = task("spread", 1, automatic_key(generation, "key", 1))
             with pytest.raises(RefusedError, match="sets of shards of queue spread"):
                 place(pb.EnqueueRequest(tasks=[keyed, other]), table, 1)
 
@@ -107,13 +107,13 @@ def test_the_first_attempt_of_a_call_goes_to_the_newest_set_or_nowhere() -> None
     table = Table(8)
     table.pin("spread", 3, 5, 6, generation=2)
     table.pin("wide", 1, 2, generation=9)
-    old = [task(queue, n, made_up_id(0, "key", n)) for n, queue in enumerate(("spread", "plain", "wide", "spread"))]
+    old = [task(queue, n, automatic_key(0, "key", n)) for n, queue in enumerate(("spread", "plain", "wide", "spread"))]
     with pytest.raises(RefusedError, match="newest set of shards of queue spread, which is 2") as refused:
         place(pb.EnqueueRequest(tasks=old), table, 1, is_first=True)
     expected = {"queue": "spread", "generation": "2", "why": "older", "others": "wide=9"}
     assert (refused.value.reason, refused.value.metadata) == (STALE_MAP, expected)
     assert place(pb.EnqueueRequest(tasks=old), table, 1).generations == {"spread": 2, "wide": 9}
-    new = [task("spread", 0, made_up_id(2, "key", 0)), task("plain", 1, made_up_id(0, "key", 1)), task("wide", 2)]
+    new = [task("spread", 0, automatic_key(2, "key", 0)), task("plain", 1, automatic_key(0, "key", 1)), task("wide", 2)]
     assert place(pb.EnqueueRequest(tasks=new), table, 1, is_first=True).generations == {}
 
 
@@ -123,7 +123,7 @@ async def test_a_part_that_is_lost_is_sent_again_to_the_same_shard_and_no_other(
     lost = iter([Refusal(grpc.StatusCode.UNAVAILABLE)])
     stage.brokers[1].on["Enqueue"] = lambda call: next(lost, None) or accept_all()(call)
     calls = {shard_of_key(key, (0, 1, 2)): key for key in map(str, range(30))}
-    tasks = [task("spread", n, made_up_id(1, calls[n % 3], n)) for n in range(6)]
+    tasks = [task("spread", n, automatic_key(1, calls[n % 3], n)) for n in range(6)]
     response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks))
     assert ids(response) == [f"{n % 3}:{n}" for n in range(6)]
     sent = sorted((call.shard, call.data) for broker in stage.brokers for call in broker.calls)
@@ -238,7 +238,7 @@ async def test_a_broker_that_answers_for_fewer_tasks_is_not_believed(stage: Stag
 
 async def test_generations_are_told_with_whole_and_split_batches(stage: Stage) -> None:
     stage.table.pin("wide", 0, generation=4)
-    old = task("wide", "a", made_up_id(0, "key", 0))
+    old = task("wide", "a", automatic_key(0, "key", 0))
     whole = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[old]))
     assert (ids(whole), dict(whole.generations)) == (["0:a"], {"wide": 4})
     stage.brokers[1].on["Enqueue"] = pb.EnqueueResponse(

@@ -3,7 +3,7 @@
 import pytest
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from holdfast.router.failures import rejection_of, told
+from holdfast.router.failures import rejection_of, reported
 from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import ALL, QUEUES, SCHEDULES, TASKS
 from holdfast.routing.leaders import SUSPECT_S
@@ -101,7 +101,7 @@ def test_what_is_tried_again(leader: MappedLeader, failure: CallFailedError, if_
 
 
 def test_the_last_word() -> None:
-    assert isinstance(told(refusal("OVERLOADED"), 0, is_unknown=False), CallFailedError)
+    assert isinstance(reported(refusal("OVERLOADED"), 0, is_unknown=False), CallFailedError)
     for failure, is_unknown, expected in (
         (NEVER_SENT, False, "NOT_LEADER"),
         (NEVER_SENT, True, "OUTCOME_UNKNOWN"),
@@ -110,7 +110,7 @@ def test_the_last_word() -> None:
         (refusal("OVERLOADED"), True, "OUTCOME_UNKNOWN"),
         (CallFailedError("RESOURCE_EXHAUSTED", "Concurrent RPC limit exceeded!"), False, "OVERLOADED"),
     ):
-        word = told(failure, 0, is_unknown=is_unknown)
+        word = reported(failure, 0, is_unknown=is_unknown)
         assert isinstance(word, RefusedError)
         assert (word.reason, "leader" in word.metadata) == (expected, False)
     assert rejection_of(CallFailedError("DATA_LOSS", "secret")).message == (

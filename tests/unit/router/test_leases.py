@@ -61,8 +61,8 @@ async def test_the_wait_for_a_task_at_several_shards_is_told() -> None:
 async def test_what_a_repeated_claim_waited_before_is_told(refusal: "Refusal | str") -> None:
     async with Stage(2, shards=1) as stage:
         old, new = stage.brokers
-        told = not_leader(new.address, 2) if isinstance(refusal, str) else refusal
-        old.on |= {"Reserve": refuses_late(told), "FindLeader": leads(new.address, 2)}
+        reported = not_leader(new.address, 2) if isinstance(refusal, str) else refusal
+        old.on |= {"Reserve": refuses_late(reported), "FindLeader": leads(new.address, 2)}
         new.on |= {"Reserve": CLAIM, "FindLeader": leads(new.address, 2)}
         sent_s = time.monotonic()
         answer = await stage.call("Reserve", RESERVE)

@@ -413,9 +413,9 @@ async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(shop: Sh
         assert await shop.reserve(wait_ms=600) == []
     assert elapsed_since(began_s) >= 0.55
     # However fast the shards answer: after a while the pauses are as long as all those before together.
-    looks = len(shop.brokers[0].requests("AwaitTasks"))
-    assert looks >= 2 or stalled.seconds
-    assert looks <= 14
+    polls = len(shop.brokers[0].requests("AwaitTasks"))
+    assert polls >= 2 or stalled.seconds
+    assert polls <= 14
     assert shop.count("Reserve") <= 3 * 14
 
 
@@ -425,6 +425,6 @@ async def test_a_wait_for_tasks_does_not_ask_without_end_either(shop: Shop) -> N
     with stalls() as stalled:
         answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=600, worker="w"))
     assert not answer.ready
-    looks = len(shop.brokers[0].requests("AwaitTasks"))
-    assert looks >= 2 or stalled.seconds
-    assert looks <= 14
+    polls = len(shop.brokers[0].requests("AwaitTasks"))
+    assert polls >= 2 or stalled.seconds
+    assert polls <= 14

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(40)
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TRY_S_MAX", 0.8), ("GRACE_S", 0.8), ("DOUBT_S", 1.2)):
+    for name, value in (("TRY_S_MAX", 0.8), ("GRACE_S", 0.8), ("UNSETTLED_S", 1.2)):
         monkeypatch.setattr(f"holdfast.transport.reserving.{name}", value)
 
 
@@ -467,7 +467,7 @@ async def test_a_caller_that_hangs_up_says_nothing_about_the_leader(shop: Shop) 
 
 
 async def test_a_refusal_is_told_while_the_caller_still_listens(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that comes when it has just hung up leaves it in doubt whether something was claimed."""
+    """One that comes when it has just hung up leaves it unknown whether something was claimed."""
     # So that there is an attempt at the last possible moment.
     monkeypatch.setattr("holdfast.routing.retries.BACKOFF", Backoff(0.02, 0.02))
     shop.table.at_home("single", LOST)

@@ -1,4 +1,4 @@
-"""Ids that were made up for a set of shards which this router's map does not know: nothing is guessed."""
+"""Automatic keys for a set of shards which this router's map does not know: nothing is guessed."""
 
 import grpc
 import pytest
@@ -7,7 +7,7 @@ from holdfast.client._leaders import ClientRetryState, ListedLeader
 from holdfast.client.errors import ConnectionFailed, Unavailable
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import place
-from holdfast.routing.sets import made_up_id, shard_for_task
+from holdfast.routing.sets import automatic_key, shard_for_task
 from holdfast.serving.refusals import STALE_MAP, RefusedError
 from tests.unit.router.router_stage import Stage, Table, accept_all
 from tests.unit.router.test_passing import refusal_of
@@ -29,7 +29,7 @@ def test_the_whole_call_is_refused(queue: str, generation: int, why: str, newest
     """Also if only one of its tasks has such an id, and whether or not the map knows of any sets."""
     table = Table(8)
     table.pin("spread", 3, 5, 6, generation=4)
-    unknown = task(queue, made_up_id(generation, "key", 0))
+    unknown = task(queue, automatic_key(generation, "key", 0))
     for request in (request_of(unknown), request_of(task("other", "mine"), task(queue, ""), unknown)):
         with pytest.raises(RefusedError) as refused:
             place(request, table, 1)
@@ -47,9 +47,9 @@ async def test_a_retry_through_a_router_that_is_behind_makes_no_second_task() ->
         current = Table(3)
         current.pin("q", 0, 1, 2)
         key = next(
-            key for key in "abcdefgh" if shard_for_task(current.route("q"), made_up_id(1, key, 0), "", "", 0) == 2
+            key for key in "abcdefgh" if shard_for_task(current.route("q"), automatic_key(1, key, 0), "", "", 0) == 2
         )
-        retry = request_of(task("q", made_up_id(1, key, 0)))
+        retry = request_of(task("q", automatic_key(1, key, 0)))
         code, reason, _ = await refusal_of(stage.call("Enqueue", retry, attempt=2))
         assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "STALE_MAP")
         assert not any(broker.calls for broker in stage.brokers)
@@ -62,8 +62,8 @@ def test_a_client_goes_on_to_the_next_router() -> None:
     state = ClientRetryState(ListedLeader(["a:1", "b:1"]), retry=True, repeatable=False)
     assert state.after(stale, 0.0) is not None
     assert state.address == "b:1"
-    told = state.last_word(stale)
-    assert (type(told), getattr(told, "reason", "")) == (Unavailable, "STALE_MAP")
+    reported = state.last_word(stale)
+    assert (type(reported), getattr(reported, "reason", "")) == (Unavailable, "STALE_MAP")
 
 
 def test_a_client_does_not_take_it_for_a_no_after_a_lost_answer() -> None:
@@ -71,6 +71,6 @@ def test_a_client_does_not_take_it_for_a_no_after_a_lost_answer() -> None:
     state.after(ConnectionFailed("a:1", "lost"), 0.0)
     stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
     assert state.after(stale, 0.0) is not None
-    told = state.last_word(stale)
-    assert isinstance(told, ConnectionFailed)
-    assert told.sent
+    reported = state.last_word(stale)
+    assert isinstance(reported, ConnectionFailed)
+    assert reported.sent

@@ -25,7 +25,7 @@ class Counter:
 
     def __init__(self) -> None:
         self.tasks = 0
-        self.told = 0
+        self.reported = 0
         self.claims: list[str] = []  # who claimed, in order
         self.news = asyncio.Event()
 
@@ -36,16 +36,16 @@ class Counter:
     def reserve(self, call: Call) -> pb.ReserveResponse:
         taken = min(self.tasks, call.request.max_tasks)
         self.tasks -= taken
-        self.told = max(0, self.told - taken)
+        self.reported = max(0, self.reported - taken)
         self.claims += [call.request.worker] * taken
         return pb.ReserveResponse(claims=[pb.Claim(task_id="t", token=1)] * taken)
 
     async def await_tasks(self, call: Call) -> pb.AwaitTasksResponse:
-        while (left := self.tasks - self.told) <= 0 and call.request.wait_ms:
+        while (left := self.tasks - self.reported) <= 0 and call.request.wait_ms:
             self.news.clear()
             await self.news.wait()
         tasks = max(0, min(left, max(1, call.request.max_tasks)))
-        self.told += tasks
+        self.reported += tasks
         return pb.AwaitTasksResponse(ready=tasks > 0, tasks=tasks)
 
 
@@ -79,11 +79,11 @@ class Hall(Shop):
         while self.gateway._reserving.waits.callers != count:
             await asyncio.sleep(0.001)
 
-    async def __aexit__(self, *told: object) -> None:
+    async def __aexit__(self, *reported: object) -> None:
         for call in self.calls:
             call.cancel()
         await asyncio.gather(*self.calls, return_exceptions=True)
-        await super().__aexit__(*told)
+        await super().__aexit__(*reported)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_all_who_wait_share_one_wait_per_shard(hall: Hall) -> None:
 async def test_very_many_who_come_at_once_do_not_all_ask_the_brokers(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.router.reserving.LOOKS_MAX", 3)
+    monkeypatch.setattr("holdfast.router.reserving.POLLS_MAX", 3)
     for number in range(60):
         hall.worker(f"w{number}")
     await hall.until_waiting(60)
@@ -147,7 +147,7 @@ async def test_who_was_beaten_keeps_its_place(hall: Hall) -> None:
     while len(hall.brokers[0].requests("Reserve")) == before:
         await asyncio.sleep(0.001)
     hall.brokers[0].on["Reserve"] = beaten
-    hall.shards[0].tasks = hall.shards[0].told = 0
+    hall.shards[0].tasks = hall.shards[0].reported = 0
     while hall.gateway._reserving.waits._waiters.lines["q"].free != 3:
         await asyncio.sleep(0.001)
     hall.shards[1].put(1)
@@ -217,7 +217,7 @@ async def test_claims_of_an_earlier_attempt_that_come_late_are_found(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was sent through another router, which has died since."""
-    monkeypatch.setattr("holdfast.router.reserving.DOUBT_S", 0.2)
+    monkeypatch.setattr("holdfast.router.reserving.UNSETTLED_S", 0.2)
     held = False
 
     def await_tasks(call: Call) -> Any:
@@ -235,9 +235,9 @@ async def test_claims_of_an_earlier_attempt_that_come_late_are_found(
 
 async def test_a_list_of_workers_says_who_waits_here(hall: Hall) -> None:
     """Brokers do not know: they have seen a worker at its first poll."""
-    told = queues_pb2.ListWorkersResponse(workers=[queues_pb2.WorkerInfo(worker=name) for name in ("other", "w1")])
+    reported = queues_pb2.ListWorkersResponse(workers=[queues_pb2.WorkerInfo(worker=name) for name in ("other", "w1")])
     for broker in hall.brokers:
-        broker.on["ListWorkers"] = told
+        broker.on["ListWorkers"] = reported
     calls = await hall.workers(2)
     page = await hall.call("ListWorkers", queues_pb2.ListWorkersRequest())
     assert {worker.worker: worker.is_waiting for worker in page.workers} == {"other": False, "w1": True}

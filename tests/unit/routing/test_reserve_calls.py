@@ -55,7 +55,7 @@ def test_a_repeated_call_is_unsettled_where_nobody_has_said_what_the_first_attem
     assert call.unsettled_shards == [1, 2], "one that only had time to say that it is there has said nothing of claims"
     call.leave_alone(2, LostError(), 1.0, 0)
     with pytest.raises(LostError):
-        call.raise_doubt()
+        call.raise_if_unsettled()
     call.answered(1, 2.0)
     call.answered(2, 2.0)
     assert call.unsettled_shards == []
@@ -66,16 +66,16 @@ def test_without_an_id_there_is_nothing_to_ask_for(is_repeated: bool) -> None:
     assert ReserveCall({0: [0]}, 60.0, is_repeated=is_repeated).unsettled_shards == []
 
 
-def test_a_doubt_stays_until_the_shard_says_that_it_holds_nothing(call: ReserveCall) -> None:
-    call.doubt(1, LostError())
-    assert call.is_in_doubt
+def test_an_outcome_stays_unknown_until_the_shard_says_that_it_holds_nothing(call: ReserveCall) -> None:
+    call.note_unknown_outcome(1, LostError())
+    assert call.must_ask_holders
     call.asks_holders()
-    assert (call.has_asked_holders, call.is_in_doubt) == (True, False)
+    assert (call.has_asked_holders, call.must_ask_holders) == (True, False)
     call.answered(1, 2.0, settles=False)
     with pytest.raises(LostError):
-        call.raise_doubt()
+        call.raise_if_unsettled()
     call.answered(1, 2.0)
-    call.raise_doubt()
+    call.raise_if_unsettled()
 
 
 def test_a_new_plan_keeps_what_was_heard(call: ReserveCall) -> None:

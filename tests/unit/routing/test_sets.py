@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from holdfast.routing.homes import home_shard, shard_of_key, spread_shards
 from holdfast.routing.sets import (
     HOME_BEGINNING,
+    AutomaticKey,
     ForgottenGenerationError,
-    MadeUp,
     NewerGenerationError,
     QueueRoute,
     UnknownGenerationError,
+    automatic_key,
     is_of_home,
-    made_up_id,
     newest,
     owner_of_task,
-    parse_made_up,
+    parse_automatic_key,
     shard_for_task,
     shard_or_newest,
     visible,
@@ -67,12 +67,12 @@ def test_an_id_of_the_producers_own_goes_home_whatever_the_sets(route: QueueRout
 
 @quick
 @given(routes(), call_keys, st.lists(task_numbers, min_size=1, max_size=8), st.lists(st.integers()))
-def test_all_made_up_ids_of_a_call_land_on_one_shard_of_their_set(
+def test_all_automatic_keys_of_a_call_land_on_one_shard_of_their_set(
     route: QueueRoute, call_key: str, numbers: list[int], picks: list[int]
 ) -> None:
     for generation, shards in ((0, (route.home,)), *route.sets):
         landed = {
-            shard_for_task(route, made_up_id(generation, call_key, n), "", "", pick)
+            shard_for_task(route, automatic_key(generation, call_key, n), "", "", pick)
             for n in numbers
             for pick in [0, *picks]
         }
@@ -90,7 +90,7 @@ def test_a_retry_meets_its_first_attempt_after_the_set_has_changed(
         "mail", route.home, route.generation + 1, (*route.sets, (route.generation + 1, shards)), newest(route)
     )
     for generation in (0, *(generation for generation, _ in route.sets)):
-        request_id = made_up_id(generation, call_key, 3)
+        request_id = automatic_key(generation, call_key, 3)
         assert shard_for_task(later, request_id, "", "", 0) == shard_for_task(route, request_id, "", "", 0)
 
 
@@ -108,7 +108,7 @@ def test_a_task_without_an_id_goes_to_the_shard_of_the_newest_set_that_the_calle
 @quick
 @given(routes(), call_keys, st.integers(0, 40), st.integers())
 def test_new_tasks_are_only_sent_to_where_readers_look(route: QueueRoute, call_key: str, n: int, pick: int) -> None:
-    for request_id in ("", "mine", made_up_id(route.generation, call_key, n)):
+    for request_id in ("", "mine", automatic_key(route.generation, call_key, n)):
         assert shard_for_task(route, request_id, "", "", pick) in visible(route)
 
 
@@ -120,7 +120,7 @@ def test_tasks_with_one_limit_key_land_on_one_shard_whatever_the_sets(
     """Whichever call they come with, and whoever knows which sets: the claims of the key are counted there."""
     for generation in (0, *(generation for generation, _ in route.sets), route.generation + 1):
         for key, n, pick in [(call_key, 0, 0), *calls]:
-            for request_id in ("", "mine", made_up_id(generation, key, n)):
+            for request_id in ("", "mine", automatic_key(generation, key, n)):
                 assert shard_for_task(route, request_id, "", limit_key, pick) == route.home
                 assert owner_of_task(route, request_id, "", limit_key, pick) == route.home
 
@@ -131,7 +131,7 @@ def test_a_unique_key_goes_home_whatever_else_the_task_has(
     route: QueueRoute, unique_key: str, limit_key: str, pick: int
 ) -> None:
     """Also with an id of a set that the map does not know: the home is known to every map."""
-    for request_id in ("", "mine", "~0.key.0", made_up_id(route.generation, "key", 0), made_up_id(99, "key", 0)):
+    for request_id in ("", "mine", "~0.key.0", automatic_key(route.generation, "key", 0), automatic_key(99, "key", 0)):
         assert shard_for_task(route, request_id, unique_key, limit_key, pick) == route.home
 
 
@@ -158,7 +158,7 @@ def test_a_generation_that_the_map_does_not_know_is_no_guess(
 ) -> None:
     """Where another map knows it, a first attempt may be on any shard."""
     with pytest.raises(UnknownGenerationError) as unknown:
-        shard_for_task(route, made_up_id(generation, "key", 0), "", "", 0)
+        shard_for_task(route, automatic_key(generation, "key", 0), "", "", 0)
     error = unknown.value
     assert (type(error), error.queue, error.generation, error.newest) == (
         expected, "mail", generation, route.generation,
@@ -168,15 +168,17 @@ def test_a_generation_that_the_map_does_not_know_is_no_guess(
 def test_where_any_shard_will_do_it_means_the_newest_set() -> None:
     keys = [f"call-{at}" for at in range(50)]
     for unknown in (2, 5, 10**17):
-        assert {shard_or_newest(SPREAD, made_up_id(unknown, key, 0), "", "", 0) for key in keys} == {5, 6}
-        assert shard_or_newest(PLAIN, made_up_id(unknown, "key", 0), "", "", 0) == 7
-    assert {shard_or_newest(SPREAD, made_up_id(1, key, 0), "", "", 0) for key in keys} == {2, 3}
+        assert {shard_or_newest(SPREAD, automatic_key(unknown, key, 0), "", "", 0) for key in keys} == {5, 6}
+        assert shard_or_newest(PLAIN, automatic_key(unknown, "key", 0), "", "", 0) == 7
+    assert {shard_or_newest(SPREAD, automatic_key(1, key, 0), "", "", 0) for key in keys} == {2, 3}
 
 
 @quick
 @given(
     st.integers(0, 40),
-    st.one_of(st.text(alphabet="~019.kK-_é", max_size=8), st.builds(made_up_id, generations, call_keys, task_numbers)),
+    st.one_of(
+        st.text(alphabet="~019.kK-_é", max_size=8), st.builds(automatic_key, generations, call_keys, task_numbers)
+    ),
 )
 def test_ids_that_need_no_look_go_home(home: int, request_id: str) -> None:
     assert is_of_home(request_id[:HOME_BEGINNING]) == is_of_home(request_id)
@@ -187,15 +189,15 @@ def test_ids_that_need_no_look_go_home(home: int, request_id: str) -> None:
 
 
 def test_calls_are_spread_evenly_over_the_set() -> None:
-    counts = Counter(shard_for_task(SPREAD, made_up_id(3, f"call-{at}", 0), "", "", 0) for at in range(4000))
+    counts = Counter(shard_for_task(SPREAD, automatic_key(3, f"call-{at}", 0), "", "", 0) for at in range(4000))
     assert set(counts) == {1, 2, 3, 4}
     assert all(850 <= count <= 1150 for count in counts.values())
 
 
 @quick
 @given(generations, call_keys, task_numbers)
-def test_a_made_up_id_says_what_it_was_made_of(generation: int, call_key: str, n: int) -> None:
-    assert parse_made_up(made_up_id(generation, call_key, n)) == MadeUp(generation, call_key, n)
+def test_an_automatic_key_says_what_it_was_made_of(generation: int, call_key: str, n: int) -> None:
+    assert parse_automatic_key(automatic_key(generation, call_key, n)) == AutomaticKey(generation, call_key, n)
 
 
 @pytest.mark.parametrize(
@@ -207,26 +209,26 @@ def test_a_made_up_id_says_what_it_was_made_of(generation: int, call_key: str, n
         "~1." + "k" * 65 + ".1", "~" + "9" * 19 + ".key.1", "~1.key." + "1" * 10, "~" * 100_000, "~1." + "9" * 100_000,
     ],
 )  # fmt: skip
-def test_what_only_looks_made_up_is_an_id_of_the_producers_own(request_id: str) -> None:
-    assert parse_made_up(request_id) is None
+def test_what_only_looks_automatic_is_an_id_of_the_producers_own(request_id: str) -> None:
+    assert parse_automatic_key(request_id) is None
     if request_id:
         assert shard_for_task(SPREAD, request_id, "", "", 0) == SPREAD.home
 
 
 @quick
 @given(routes(), st.text(alphabet="~0129.kK-_é\n", max_size=12).map("~".__add__), st.integers(0, 9))
-def test_both_readers_of_ids_agree_on_what_is_made_up(route: QueueRoute, request_id: str, pick: int) -> None:
-    made_up = parse_made_up(request_id)
-    if made_up is None:
+def test_both_readers_of_ids_agree_on_what_is_automatic(route: QueueRoute, request_id: str, pick: int) -> None:
+    automatic = parse_automatic_key(request_id)
+    if automatic is None:
         assert shard_for_task(route, request_id, "", "", pick) == route.home
     else:
-        assert made_up_id(*made_up) == request_id
-        shards = {0: (route.home,), **dict(route.sets)}.get(made_up.generation)
+        assert automatic_key(*automatic) == request_id
+        shards = {0: (route.home,), **dict(route.sets)}.get(automatic.generation)
         if shards is None:
             with pytest.raises(UnknownGenerationError):
                 shard_for_task(route, request_id, "", "", pick)
         else:
-            assert shard_for_task(route, request_id, "", "", pick) == shard_of_key(made_up.call_key, shards)
+            assert shard_for_task(route, request_id, "", "", pick) == shard_of_key(automatic.call_key, shards)
 
 
 @quick

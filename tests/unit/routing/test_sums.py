@@ -70,17 +70,17 @@ def test_queues_are_summed_over_the_shards_that_know_them_and_not_if_one_cannot_
     unknown = pb.Rejection(reason="QUEUE_NOT_FOUND", field="queues[0]", message="Expected queues[0] to exist.")
     silent = pb.Rejection(reason="NOT_LEADER", message="Nobody leads.")
 
-    def told(*outcomes: pb.QueueCounts | pb.Rejection) -> pb.QueueStatsResponse:
+    def reported(*outcomes: pb.QueueCounts | pb.Rejection) -> pb.QueueStatsResponse:
         return pb.QueueStatsResponse(
             outcomes=[{"rejection" if isinstance(each, pb.Rejection) else "counts": each} for each in outcomes]
         )
 
     parts = [
-        ([0, 1], told(pb.QueueCounts(queue="a", ready=2), pb.QueueCounts(queue="b", ready=1))),
-        ([0], told(pb.QueueCounts(queue="a", ready=3))),
-        ([0], told(unknown)),
-        ([2], told(unknown)),
+        ([0, 1], reported(pb.QueueCounts(queue="a", ready=2), pb.QueueCounts(queue="b", ready=1))),
+        ([0], reported(pb.QueueCounts(queue="a", ready=3))),
+        ([0], reported(unknown)),
+        ([2], reported(unknown)),
         ([1], silent),
     ]
     nowhere = pb.Rejection(reason="QUEUE_NOT_FOUND", field="queues[2]", message="Expected queues[2] to exist.")
-    assert sum_parts(pb.QueueStatsResponse, parts, 3) == told(pb.QueueCounts(queue="a", ready=5), silent, nowhere)
+    assert sum_parts(pb.QueueStatsResponse, parts, 3) == reported(pb.QueueCounts(queue="a", ready=5), silent, nowhere)

@@ -27,7 +27,7 @@ async def run(stage: Stage, ms: int, *busy: ScheduledMember) -> None:
         for member in busy:
             member.enqueue(max(0, 200 - member.row.ready))
             member.finish(1000)
-        await stage.look(STEP_MS)
+        await stage.poll(STEP_MS)
 
 
 # --- all is blocked -------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ async def test_a_shard_whose_tasks_are_all_blocked_holds_nothing(blocked_by: str
     for _ in range(20):
         await run(stage, 500, busy)
         assert stage.allowed == [9, 1]
-        assert blocked.told.rate == Rate(0, 0)
+        assert blocked.reported.rate == Rate(0, 0)
 
 
 async def test_all_of_a_rate_is_used_while_a_shard_is_blocked() -> None:
@@ -61,8 +61,8 @@ async def test_what_opens_is_handed_out_at_once() -> None:
     stage, (busy, blocked) = stage_of(2, concurrency_max=10, rate_per_second=100.0, key_concurrency_max=1)
     blocked.enqueue(50, b"k")
     await run(stage, 8000, busy)
-    assert blocked.told.rate is not None
-    assert blocked.told.rate.per_second_milli == 0
+    assert blocked.reported.rate is not None
+    assert blocked.reported.rate.per_second_milli == 0
     blocked.finish(1)
     began = blocked.handed_out
     await run(stage, 2000, busy)
@@ -70,7 +70,7 @@ async def test_what_opens_is_handed_out_at_once() -> None:
     blocked.enqueue(100, b"")  # and these nothing holds up
     await run(stage, 6000, busy, blocked)
     assert stage.allowed == [5, 5]
-    assert blocked.told.rate.per_second_milli >= 45_000
+    assert blocked.reported.rate.per_second_milli >= 45_000
 
 
 async def test_a_task_that_opens_wakes_the_manager() -> None:
@@ -91,7 +91,7 @@ async def test_a_shard_that_is_blocked_does_not_ask_all_the_time() -> None:
     await stage.pass_time(8000)
     asked = stage.asked
     await stage.pass_time(30_000)
-    assert busy.told.concurrency == 0
+    assert busy.reported.concurrency == 0
     assert stage.asked - asked <= 11, "it renews the slot that it uses"
 
 
@@ -121,8 +121,8 @@ async def test_a_rate_that_a_shard_cannot_use_goes_to_others() -> None:
     for _ in range(200):
         partly.finish(100)
         await run(stage, STEP_MS, busy)
-        assert partly.told.rate is not None
-        shares.append(partly.told.rate.per_second_milli)
+        assert partly.reported.rate is not None
+        shares.append(partly.reported.rate.per_second_milli)
     assert partly.handed_out - before[1] >= 0.95 * 30 * 20, "it gets all that it can use"
     assert busy.handed_out + partly.handed_out - sum(before) >= 0.95 * 100 * 20
     assert max(shares) - min(shares) <= 5000, "and it does not go up and down"
@@ -134,13 +134,13 @@ async def test_where_nobody_asks_for_tasks_next_to_nothing_is_held() -> None:
     unasked.enqueue(100)
     await run(stage, 10_000, busy)
     assert stage.allowed == [19, 1]
-    assert unasked.told.rate is not None
-    assert unasked.told.rate.per_second_milli == 1000
+    assert unasked.reported.rate is not None
+    assert unasked.reported.rate.per_second_milli == 1000
     unasked.workers = 1000
     await run(stage, 8000, busy, unasked)
-    assert unasked.told.concurrency is not None
-    assert unasked.told.concurrency >= 5, "the rate does not let more at a time through"
-    assert unasked.told.rate == Rate(50_000, 50)
+    assert unasked.reported.concurrency is not None
+    assert unasked.reported.concurrency >= 5, "the rate does not let more at a time through"
+    assert unasked.reported.rate == Rate(50_000, 50)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -154,7 +154,7 @@ async def test_who_asks_only_now_and_then_gets_a_part_of_a_rate_worth_asking_for
         member.workers = 0
     asks, next_ms = 0, 3000
     for _ in range(60_000 // STEP_MS):
-        await stage.look(STEP_MS)
+        await stage.poll(STEP_MS)
         for member in members[:shards]:
             member.enqueue(max(0, 50 - member.row.ready))
         if stage.time.now_ms >= next_ms:
@@ -189,14 +189,14 @@ async def test_tasks_that_come_again_after_a_rest_get_a_share_at_once() -> None:
     member.workers = 2
     member.enqueue(50)
     await stage.pass_time(5000)
-    assert member.told.concurrency == 2
+    assert member.reported.concurrency == 2
     member.workers = 1000
     for _ in range(60):
         member.finish(10)
-        await stage.look(500)
-    assert (member.row.ready, member.told.concurrency) == (0, 0)
+        await stage.poll(500)
+    assert (member.row.ready, member.reported.concurrency) == (0, 0)
     member.enqueue(50)
-    await stage.look(STEP_MS)
+    await stage.poll(STEP_MS)
     assert member.row.claimed == 10
 
 
@@ -220,7 +220,7 @@ async def test_a_rate_is_kept_over_all_shards_whoever_leads_them(seed: int, cap:
             if chance.random() < 0.01:
                 await member.manager.stop()
                 member.lead()
-        await stage.look(chance.randrange(10, 200))
+        await stage.poll(chance.randrange(10, 200))
         done.append((stage.time.now_ms, sum(member.handed_out for member in members)))
     low = 0.0
     for at_ms, total in done:
@@ -247,7 +247,7 @@ async def test_whatever_opens_and_closes_the_cap_is_kept_and_all_is_done(seed: i
                 member.finish(chance.randrange(1, 4))
             if step > 100 and chance.random() < 0.1:
                 member.finish(100)
-        await stage.look(chance.randrange(20, 400))
+        await stage.poll(chance.randrange(20, 400))
         assert stage.claimed <= cap
         if step > 100 and not any(member.row.ready or member.row.claimed for member in members):
             return

@@ -54,7 +54,7 @@ def test_the_cap_of_a_queue_counts_what_is_on_its_way() -> None:
     assert first is not None
     second = bench.pick(2)
     assert second is not None
-    assert len(second.places) == 1
+    assert len(second.ready_refs) == 1
     assert (bench.pick(), bench.available) == (None, 0)
     bench.apply(first)
     assert (bench.pick(), bench.available) == (None, 0)
@@ -274,7 +274,7 @@ def test_a_hundred_blocked_tenants_cost_a_pick_nothing() -> None:
 
 def test_a_tenant_that_is_open_among_thousands_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pick looks at a bounded number of sub-queues; what it did not find is found by those that follow."""
-    monkeypatch.setattr(scheduler_module, "LOOKS", 50)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 50)
     monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 20)
     monkeypatch.setattr(subqueues, "ASIDE_MAX", 20)
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 20)
@@ -286,13 +286,13 @@ def test_a_tenant_that_is_open_among_thousands_that_are_not(monkeypatch: pytest.
     assert bench.scheduler.pick(QUEUE, 1, PLENTY) is None
     assert not bench.scheduler.unfinished, "all is known to be blocked"
     bench.enqueue(40, b"t0999")
-    looks = 0
+    scan_budget = 0
     while not (picked := bench.scheduler.pick(QUEUE, 1, PLENTY)):
         before = bench.kv.rows_read
         assert bench.scheduler.unfinished
         assert bench.kv.rows_read - before <= 50 + 20
-        looks += 1
-        assert looks < 100
+        scan_budget += 1
+        assert scan_budget < 100
     bench.apply(picked)
     assert len(bench.take_all(1)) == 39
     bench.finish(first[500])  # of a tenant that nobody remembers
@@ -353,10 +353,10 @@ def test_the_next_leader_goes_on_where_the_bucket_was() -> None:
     assert len(bench.take(10)) == 1
     row = bench.kv.get(keys.bucket(QUEUE, keys.SCOPE_TENANT, b"a"))
     assert row is not None
-    level_micro, at_ms, forget_ms = BucketRow.decode(row)
+    level_micro, at_ms, key_expiry_ms = BucketRow.decode(row)
     assert (level_micro, at_ms) == (0, bench.shard.now_ms)
-    assert forget_ms % limiters.FORGET_STEP_MS == 0
-    assert bench.shard.now_ms + 4000 <= forget_ms < bench.shard.now_ms + 4000 + limiters.FORGET_STEP_MS
+    assert key_expiry_ms % limiters.KEY_EXPIRY_STEP_MS == 0
+    assert bench.shard.now_ms + 4000 <= key_expiry_ms < bench.shard.now_ms + 4000 + limiters.KEY_EXPIRY_STEP_MS
     bench.start()
     bench.pass_ms(1000)
     assert len(bench.take(10)) == 1
@@ -416,7 +416,7 @@ def test_a_rate_is_never_exceeded_and_is_used_under_load(seed: int) -> None:
             bench.scheduler.reset()  # it was never written
         else:
             bench.apply(picked)
-            claimed_ms += [bench.shard.now_ms] * len(picked.places)
+            claimed_ms += [bench.shard.now_ms] * len(picked.ready_refs)
     for first, start_ms in enumerate(claimed_ms):
         for last in range(first, len(claimed_ms)):
             allowed = rate * (claimed_ms[last] - start_ms) / 1_000_000 + burst
@@ -444,9 +444,9 @@ def test_shares_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPa
         picked = bench.pick(draw.randint(1, 40))
         assert picked is not None
         bench.scheduler.give_back(picked) if draw.random() < 0.02 else counts.update(
-            ready_ref[2] for ready_ref in picked.places
+            ready_ref[2] for ready_ref in picked.ready_refs
         )
-        subqueues_picked = [(ready_ref[2], b"") for ready_ref in picked.places]
+        subqueues_picked = [(ready_ref[2], b"") for ready_ref in picked.ready_refs]
         if picked.window.lines.claiming:
             bench.apply(picked)
             bench.enqueue_all(subqueues_picked)
@@ -479,7 +479,7 @@ def test_more_tenants_wait_for_their_rate_than_are_remembered(monkeypatch: pytes
 def test_blocked_limit_keys_of_which_there_are_ever_more_do_not_hold_up_other_tenants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scheduler_module, "LOOKS", 6)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 6)
     monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", 4)
     monkeypatch.setattr(subqueues, "KEYS_PAGE", 4)
     bench = Bench(key_concurrency_max=1)
@@ -561,8 +561,8 @@ def test_a_look_at_what_a_rate_holds_up_notes_when_it_opens() -> None:
 
 
 def test_where_more_is_blocked_than_is_looked_at_something_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "LOOKS", 4)
-    monkeypatch.setattr(windows, "LOOKS_OVER_MAX", 4)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 4)
+    monkeypatch.setattr(windows, "SCANS_OVER_MAX", 4)
     bench = Bench(tenant_concurrency_max=1)
     tenants = [b"t%d" % number for number in range(40)]
     bench.enqueue_all([(tenant, b"") for tenant in tenants] * 2)
@@ -574,15 +574,15 @@ def test_where_more_is_blocked_than_is_looked_at_something_may_be_open(monkeypat
 
 
 def test_looks_change_no_turns_of_what_is_open() -> None:
-    def taken(*, looks: bool) -> list[str]:
+    def taken(*, scan_budget: bool) -> list[str]:
         bench = Bench(tenant_concurrency_max=300, tenants={b"t1": TenantPolicy(3, 300, None)})
         names = [(b"t%d" % (number % 3), b"k%d" % (number % 5)) for number in range(90)]
         bench.enqueue_all(names)
         order: list[str] = []
         for count in range(1, 9):
-            if looks:
+            if scan_budget:
                 assert bench.scheduler.outlook(QUEUE).is_open
             order += bench.subqueues(count)
         return order
 
-    assert taken(looks=True) == taken(looks=False)
+    assert taken(scan_budget=True) == taken(scan_budget=False)

@@ -119,7 +119,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         before = self.open_tasks()
         if len(self.subqueues) == 1:
             line = [task_id for task_id, _ in sorted(before, key=lambda each: (-each[1].priority, each[1].sequence))]
-        picked = self.look(tasks_max)
+        picked = self.probe(tasks_max)
         task_ids = picked.task_ids if picked is not None else []
         if len(self.subqueues) == 1 and self.caps == (0,):
             assert task_ids == line[:tasks_max]
@@ -134,7 +134,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         if len(task_ids) < tasks_max and QUEUE not in self.scheduler.unfinished:
             assert not self.open_tasks(), "something was left that could be claimed"
 
-    def look(self, tasks_max: int) -> Picked | None:
+    def probe(self, tasks_max: int) -> Picked | None:
         for _ in range(200):
             self.scheduler.unfinished.clear()
             picked = self.scheduler.pick(QUEUE, tasks_max, PLENTY)
@@ -145,7 +145,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def check_order(self, picked: Picked, before: dict[bytes, Execution]) -> None:
         """First in, first out in each sub-queue; without a share for the oldest, the highest priority that is open."""
         taken: set[bytes] = set()
-        for task_id, (priority, place, tenant, limit_key) in zip(picked.task_ids, picked.places, strict=True):
+        for task_id, (priority, place, tenant, limit_key) in zip(picked.task_ids, picked.ready_refs, strict=True):
             task = before[task_id]  # was ready, open and not on its way
             assert (task.priority, task.sequence, task.tenant, task.limit_key) == (
                 priority, place[0], tenant, limit_key,
@@ -284,7 +284,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         assert not violations(self.shard.kv)
         window = self.scheduler._windows.get(QUEUE)
         if window is not None:
-            assert self.look(1) is None
+            assert self.probe(1) is None
             limiters = window.limiters
             assert not any(limiter.coming for limiter in (*limiters._tenants.values(), *limiters._keys.values()))
             assert not window.lines.claiming
@@ -317,7 +317,7 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     use_short_rows(monkeypatch)
     if request.param == "all is held":
         return
-    monkeypatch.setattr(scheduler_module, "SPARES_MAX", 3)
+    monkeypatch.setattr(scheduler_module, "IDLE_CACHED_MAX", 3)
     monkeypatch.setattr(ages, "AGE_PAGES", 1)
     monkeypatch.setattr(ages, "HELD_MAX", 4)
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 2)
@@ -327,7 +327,7 @@ def small_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(subqueues, "KEYS_HELD_MAX", 1)
     monkeypatch.setattr(subqueues, "ASIDE_MAX", 1)
     monkeypatch.setattr(subqueues, "SUBQUEUES_HELD_MAX", 3)
-    monkeypatch.setattr(scheduler_module, "LOOKS", 2)
+    monkeypatch.setattr(scheduler_module, "SCAN_BUDGET", 2)
     monkeypatch.setattr(windows, "KEYS_BLOCKED_MAX", 1)
 
 

@@ -68,7 +68,7 @@ def test_a_new_subqueue_is_not_read() -> None:
     before = bench.kv.reads
     picked = bench.pick(5)
     assert picked is not None
-    assert len(picked.places) == 5
+    assert len(picked.ready_refs) == 5
     assert bench.kv.reads == before
 
 
@@ -416,7 +416,7 @@ def test_tenants_that_are_forgotten_do_not_wait_for_the_garbage_collector(
     if not all_held:
         monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 10)
         monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 10)
-    monkeypatch.setattr(scheduler, "SPARES_MAX", 10)
+    monkeypatch.setattr(scheduler, "IDLE_CACHED_MAX", 10)
     bench = Bench()
     for _ in range(2):
         bench.enqueue_all([(b"t%03d" % number, b"") for number in range(200)])

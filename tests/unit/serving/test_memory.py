@@ -21,7 +21,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are left alone")
 async def test_what_was_freed_is_the_systems_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(memory, "POLL_SECONDS", 0.01)
     intake = Intake(bytes_max=MUCH, message_bytes_max=MIB, waiting_max=1)
     pieces = [bytearray(b"x" * 60_000) for _ in range(2000)]
     del pieces[1::2], pieces[:-1]  # all but the last, behind which the allocator keeps the others

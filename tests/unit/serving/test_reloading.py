@@ -29,10 +29,10 @@ def test_a_file_that_changes_is_read_anew(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("one")
     found = reloaded(file)
-    assert (found.current, found.look(), found.reloads) == ("one", False, 0)
+    assert (found.current, found.poll(), found.reloads) == ("one", False, 0)
     file.write_text("another")
-    assert (found.look(), found.current, found.reloads) == (True, "another", 1)
-    assert not found.look()
+    assert (found.poll(), found.current, found.reloads) == (True, "another", 1)
+    assert not found.poll()
 
 
 def test_a_directory_that_is_turned_to_another_is_noticed(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_directory_that_is_turned_to_another_is_noticed(tmp_path: Path) -> Non
     found = reloaded(link / "key")
     (tmp_path / "data.new").symlink_to("new")
     os.replace(tmp_path / "data.new", link)
-    assert (found.look(), found.current) == (True, "new"), "of the same size and age, but another file"
+    assert (found.poll(), found.current) == (True, "new"), "of the same size and age, but another file"
 
 
 def test_what_cannot_be_used_leaves_the_last_good_one(tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_what_cannot_be_used_leaves_the_last_good_one(tmp_path: Path) -> None:
     found = reloaded(file, other)
     for change in (lambda: file.write_text("broken"), file.unlink):
         change()
-        assert not found.look()
+        assert not found.poll()
         assert found.current == "one+"
         assert certificate_gauges(found) == {"certificates_reloaded": 0, "certificates_unusable": 1}
     assert found.problem == "gone"
-    assert not found.look(), "it is tried again when the files change, and not before"
+    assert not found.poll(), "it is tried again when the files change, and not before"
     file.write_text("two")
-    assert (found.look(), found.current, found.problem) == (True, "two+", "")
+    assert (found.poll(), found.current, found.problem) == (True, "two+", "")
     assert certificate_gauges(found) == {"certificates_reloaded": 1, "certificates_unusable": 0}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from holdfast.proto.v1 import backups_pb2, cluster_pb2, couriers_pb2, queues_pb2, schedules_pb2, shards_pb2
+from holdfast.proto.v1 import backups_pb2, broker_calls_pb2, cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.request_limits import (
@@ -26,7 +26,7 @@ METHODS = {
     for module in MODULES
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-} | {"ReceiveTasks": couriers_pb2.ReceiveTasksRequest, "DealShares": couriers_pb2.DealSharesRequest}
+} | {"ReceiveTasks": broker_calls_pb2.ReceiveTasksRequest, "DealShares": broker_calls_pb2.DealSharesRequest}
 ID = "0198f3c2-7a1b-8000-8000-0123456789ab"
 REF = pb.ClaimRef(task_id=ID, token=2**60, secret=2**60)
 

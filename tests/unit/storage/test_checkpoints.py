@@ -58,7 +58,7 @@ class Node:
         for _ in range(written_bytes // (10 * ENTRY_BYTES)):
             for _ in range(10):
                 self.write(self.busy, ENTRY_BYTES)
-            await self.checkpointer.look()
+            await self.checkpointer.poll()
 
 
 async def _at_once(work: Callable[[], None]) -> None:
@@ -104,14 +104,14 @@ async def test_a_beginning_that_found_no_room_is_tried_again(node: Node) -> None
     await node.work(3 * KEEP_BYTES)
     assert node.log.size_bytes > 2 * KEEP_BYTES
     node.idle.has_room = True
-    await node.checkpointer.look()
+    await node.checkpointer.poll()
     assert node.log.size_bytes <= LOG_BYTES_MAX
 
 
 async def test_who_is_left_alone_keeps_nothing_for_others(node: Node) -> None:
     await node.checkpointer.flush(node.idle)
     node.idle.is_alone = True
-    await node.checkpointer.look()
+    await node.checkpointer.poll()
     assert node.idle.durable_base_index == 1
 
 
@@ -120,12 +120,12 @@ async def test_what_nobody_writes_to_any_more_is_flushed_before_it_is_old(
 ) -> None:
     monkeypatch.setattr(checkpoints, "QUIET_BYTES_MIN", 1)
     node.write(node.idle)
-    await node.checkpointer.look()
+    await node.checkpointer.poll()
     assert node.idle.flushes == 0
     node.now_s += checkpoints.QUIET_SECONDS
-    await node.checkpointer.look()
+    await node.checkpointer.poll()
     assert node.idle.flushes == 1
-    await node.checkpointer.look()
+    await node.checkpointer.poll()
     assert node.idle.flushes == 1
 
 
@@ -137,7 +137,7 @@ async def test_what_was_flushed_of_another_state_does_not_count(node: Node) -> N
     node.write(node.idle)
     await node.checkpointer.flush(node.idle)
     node.idle.state, node.idle.durable_base_index = before, 0  # and was taken back, with its place in the log
-    await node.checkpointer.look()
+    await node.checkpointer.poll()
     assert node.idle.durable_base_index == 0
     await node.checkpointer.flush(node.idle)
     assert node.idle.durable_base_index == 2
@@ -157,5 +157,5 @@ async def test_a_shard_whose_log_begins_where_it_may_costs_a_comparison(
 
     monkeypatch.setattr(node.log, "index_with_bytes_after", ask)
     monkeypatch.setattr(node.log, "bytes_after", ask)
-    await node.checkpointer.look()
+    await node.checkpointer.poll()
     assert 0 not in asked

@@ -26,7 +26,7 @@ class Disk:
 
     def becomes(self, free: int) -> bool:
         self.free = free
-        return self.guard.look()
+        return self.guard.poll()
 
     def allows(self, entry: Entry) -> bool:
         try:
@@ -60,7 +60,7 @@ def test_only_a_look_changes_the_mind() -> None:
     disk = Disk(MIN)
     disk.free = 0
     assert disk.allows(GROWING[0])
-    disk.guard.look()
+    disk.guard.poll()
     assert not disk.allows(GROWING[0])
 
 
@@ -105,7 +105,7 @@ def test_without_a_watermark_only_a_full_disk_refuses() -> None:
     with pytest.raises(RefusedError):
         guard.check(FINISHING[0])
     free = 1
-    assert guard.look()
+    assert guard.poll()
     guard.check(GROWING[0])
 
 

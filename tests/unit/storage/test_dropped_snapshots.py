@@ -116,7 +116,7 @@ async def test_the_log_is_not_cut_by_what_was_flushed_of_a_snapshot_that_was_tak
         await follower.replica.next_round()
     ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     await follower.is_offered_a_snapshot(ended.set_result)
-    await follower.checkpointer.look()  # flushes the state that came
+    await follower.checkpointer.poll()  # flushes the state that came
     follower.is_full = True
     follower.sync_may_end.set()
     assert not await ended

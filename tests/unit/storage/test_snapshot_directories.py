@@ -88,7 +88,7 @@ def test_a_power_cut_at_any_step_leaves_the_state_that_the_log_names_whole(step:
         expected = {"CURRENT": b"old"} if log[-1] == OLD else CONTENT
         assert content_of(files, directories.state(log[-1])) == expected
         assert directories.states() == [log[-1]]
-        assert found.strangers == ()
+        assert found.foreign == ()
         assert found.resumable in (None, BEGIN)
         if found.resumable is None:
             assert directories.incoming_paths() == []
@@ -136,7 +136,7 @@ def test_a_start_keeps_the_current_state_and_the_newest_transfer(tmp_path: Path)
     assert set(found.removed) == {OLD, "incoming-5", "incoming-7", "outgoing-8", "outgoing-9.tmp"}
     assert found.resumable is not None
     assert found.resumable.id == 6
-    assert found.strangers == ("000012.sst",)
+    assert found.foreign == ("000012.sst",)
     assert sorted(path.name for path in (tmp_path / "3").iterdir()) == ["000012.sst", "incoming-6", NEW]
 
 

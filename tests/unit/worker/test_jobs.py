@@ -45,10 +45,10 @@ def raised(error: BaseException) -> BaseException:
 
 
 def test_an_exception_is_described_by_its_class_its_text_and_where_it_was_raised() -> None:
-    told = describe(raised(OrderError("no such order")))
-    assert told.type.endswith("OrderError")
-    assert told.message == "no such order"
-    assert "in raised" in told.traceback
+    reported = describe(raised(OrderError("no such order")))
+    assert reported.type.endswith("OrderError")
+    assert reported.message == "no such order"
+    assert "in raised" in reported.traceback
     assert describe(ValueError("x")).type == "ValueError", "builtins need no module"
 
 
@@ -58,17 +58,17 @@ def test_an_exception_that_cannot_give_its_text_is_described_all_the_same() -> N
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "ä" * 100_000, "x" + "🙂" * 50_000, "\ud800" * 10])
 def test_long_texts_are_cut_to_what_the_server_takes_and_stay_text(text: str) -> None:
-    told = describe(raised(ValueError(text)))
-    for part in (told.message, told.traceback):
+    reported = describe(raised(ValueError(text)))
+    for part in (reported.message, reported.traceback):
         assert len(part.encode()) <= 16 * 1024
     if len(text) > 20:
-        assert " … " in told.message
+        assert " … " in reported.message
 
 
 def test_the_beginning_and_the_end_of_a_long_text_are_kept() -> None:
-    told = describe(ValueError("begin" + "-" * 100_000 + "end"))
-    assert told.message.startswith("begin")
-    assert told.message.endswith("end")
+    reported = describe(ValueError("begin" + "-" * 100_000 + "end"))
+    assert reported.message.startswith("begin")
+    assert reported.message.endswith("end")
 
 
 def test_only_what_says_so_gives_up_at_once() -> None:

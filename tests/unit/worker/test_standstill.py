@@ -30,7 +30,7 @@ class Clocks:
         """Nothing stands still meanwhile."""
         for _ in range(int(seconds / 0.9) + 1):
             self.pass_time(0.9)
-            self.standstill.look()
+            self.standstill.poll()
 
     def job(self, name: str = "send", number: int = 1) -> Job:
         """One that was claimed just now."""
@@ -60,7 +60,7 @@ def test_a_late_look_tells_of_it_once(clocks: Clocks, caplog: pytest.LogCaptureF
     job = clocks.job()
     clocks.pass_time(5.5)
     assert clocks.standstill.why_lost(job, SERVER).startswith("this worker itself stood still for 5.5 s")
-    clocks.standstill.look()
+    clocks.standstill.poll()
     assert clocks.standstill.is_recent()
     assert caplog.messages == [
         "This worker stood still for 5.5 s: its process was stopped, or its machine had no time for it."
@@ -77,7 +77,7 @@ def test_it_names_the_handlers_that_ran(
 ) -> None:
     clocks.jobs = [clocks.job(f"task{number}", number) for number in range(7)]
     clocks.pass_time(6.0, cpu_s)
-    clocks.standstill.look()
+    clocks.standstill.poll()
     [message] = caplog.messages
     assert cause in message
     assert message.endswith("task0 (id0), task1 (id1), task2 (id2), task3 (id3), task4 (id4) and 2 more.")

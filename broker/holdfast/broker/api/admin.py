@@ -24,7 +24,7 @@ from holdfast.broker.replica.successors import answers, caught_up
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.library import CANDIDATE, LEADER
 from holdfast.raft.membership import ChangeRefusedError
-from holdfast.raft.messages import BLANK, Kind
+from holdfast.raft.messages import NO_CONFIGURATION, Kind
 from holdfast.serving.refusals import change_refused, overloaded, probe_not_found
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.wal.node_log import NodeLog
@@ -217,7 +217,7 @@ def _not_there_yet(number: int) -> ReplicaView:
         lag=0,
         log_bytes=0,
         snapshot_age_ms=None,
-        configuration=BLANK,
+        configuration=NO_CONFIGURATION,
     )
 
 

@@ -130,7 +130,7 @@ class BackupService:
         return pb.RestoreShardResponse(is_installed=True)
 
     def _awaiting(self, shard: int, backup_id: str) -> tuple[SnapshotTransfers, tuple[str, ...]]:
-        """The blank replica that waits for its state, and all voters that the shard begins with."""
+        """The empty replica that waits for its state, and all voters that the shard begins with."""
         if not isinstance(self._cluster_view, MapClusterView):
             raise no_cluster()
         known = self._cluster_view.map

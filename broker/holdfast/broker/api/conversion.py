@@ -21,10 +21,10 @@ from holdfast.machine.rows import (
     Attempt,
     Discard,
     Execution,
-    Letter,
+    OutboxMessage,
     Queue,
 )
-from holdfast.proto.v1 import couriers_pb2 as couriers_pb
+from holdfast.proto.v1 import broker_calls_pb2 as calls_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 _HOW = {
@@ -91,19 +91,24 @@ def _fill_attempt(message: pb.Attempt, attempt: Attempt) -> None:
 
 
 def receive_request(
-    cluster_id: str, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
-) -> couriers_pb.ReceiveTasksRequest:
+    cluster_id: str,
+    destination: int,
+    source: int,
+    incarnation: int,
+    first_sequence: int,
+    messages: Sequence[OutboxMessage],
+) -> calls_pb.ReceiveTasksRequest:
     """What a relay says to the leader of the destination."""
-    request = couriers_pb.ReceiveTasksRequest(
+    request = calls_pb.ReceiveTasksRequest(
         cluster_id=cluster_id,
         destination_shard=destination,
         source_shard=source,
         source_incarnation=incarnation,
         first_sequence=first_sequence,
     )
-    for letter in letters:
-        message = request.letters.add(run_at_ms=letter.run_at_ms)
-        message.task.ParseFromString(letter.envelope)
+    for posted in messages:
+        message = request.messages.add(run_at_ms=posted.run_at_ms)
+        message.task.ParseFromString(posted.envelope)
     return request
 
 

@@ -19,7 +19,7 @@ from holdfast.serving.refusals import RefusedError
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024
 LETTERS_PER_SLICE = 100  # before other work of the loop gets a turn
-LOOKED_AT_MAX = 1000  # letters that one call looks at, whether they fit its filter or not
+SCANNED_MAX = 1000  # letters that one call looks at, whether they fit its filter or not
 
 
 class DeadLetterService:
@@ -41,7 +41,7 @@ class DeadLetterService:
         await self._shard.read_barrier()
         end_ms, after = begun or (self._shard.now_ms() + 1, b"")
         before_ms = min(wanted.died_before_ms or end_ms, end_ms)
-        places, more = self._shard.reader.dead(queue, after, LOOKED_AT_MAX, wanted.died_from_ms, before_ms)
+        places, more = self._shard.reader.dead(queue, after, SCANNED_MAX, wanted.died_from_ms, before_ms)
         response = pb.ListDeadLettersResponse()
         now_ms = self._shard.now_ms()
         size = 0
@@ -88,7 +88,7 @@ class DeadLetterService:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.page_token(request.page_token)
         await self._shard.read_barrier()
-        found, more = self._shard.reader.discards(after, LOOKED_AT_MAX)
+        found, more = self._shard.reader.discards(after, SCANNED_MAX)
         response = pb.ListDiscardsResponse()
         for at, (place, discard) in enumerate(found):
             if not queue or discard.queue == queue:

@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine.new_tasks import NewTask
-from holdfast.routing.sets import parse_made_up
+from holdfast.routing.sets import parse_automatic_key
 from holdfast.serving.refusals import not_known_here, wrong_shard
 
 REMEMBERED_MAX: Final = 1 << 15  # names of queues
@@ -56,5 +56,5 @@ def _is_of_home(request_id: bytes) -> bool:
     """Whether the producer chose it, or a client made it up for the first set of all, which is the home."""
     if request_id[:1] != b"~":
         return bool(request_id)
-    made_up = parse_made_up(request_id.decode())
-    return made_up is None or made_up.generation == 0
+    automatic = parse_automatic_key(request_id.decode())
+    return automatic is None or automatic.generation == 0

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import INVALID_FIELD, OutcomeUnknownError, RefusedError, outcome_unknown
 from holdfast.serving.request_limits import RequestLimit, parse, request_limit
 from holdfast.storage.rocksdb import StateDamagedError
@@ -20,7 +20,7 @@ from holdfast.storage.rocksdb import StateDamagedError
 RECEIVE_TASKS: Final = 1
 DEAL_SHARES: Final = 2
 SETTINGS_NEWS: Final = 3
-LETTERS_BYTES_MAX: Final = 4 * 1024 * 1024  # what is brought at once, beside one task of any size
+MESSAGES_BYTES_MAX: Final = 4 * 1024 * 1024  # what is brought at once, beside one task of any size
 
 
 class Senders(Protocol):
@@ -58,7 +58,7 @@ class InternalService:
         self._metrics = metrics
         self._on_damage = on_damage
         # It was accepted long ago: it must be taken in, whatever clients may send at once.
-        bytes_max = batch_bytes_max + LETTERS_BYTES_MAX
+        bytes_max = batch_bytes_max + MESSAGES_BYTES_MAX
 
         def method(
             name: str, request: type[Message], call: Callable[[str, int, Any], Awaitable[Message]]

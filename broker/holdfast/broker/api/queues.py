@@ -19,7 +19,7 @@ from holdfast.serving.refusals import QUEUE_NOT_FOUND, WORKER_NOT_FOUND, Refused
 
 QUEUES_PER_SLICE = 50  # how many are looked at before other work of the loop gets a turn
 TASKS_PER_SLICE = 64
-LOOKED_AT_MAX = 1000  # tasks that one call looks at, whether they fit its filter or not
+SCANNED_MAX = 1000  # tasks that one call looks at, whether they fit its filter or not
 
 
 class QueueService:
@@ -84,18 +84,18 @@ class QueueService:
         await self._shard.read_barrier()
         places = walk(self._shard.reader, wanted.states, queue, after, self._shard.index_starts())
         response = queues_pb.ListTasksResponse()
-        looked_at = 0
+        scanned = 0
         while found := list(islice(places, TASKS_PER_SLICE)):
-            if looked_at:
+            if scanned:
                 await asyncio.sleep(0)
             tasks = self._shard.executions([task_id or NO_TASK for _, task_id in found])
             now_ms = self._shard.now_ms()  # or a refusal: it may lead no more
             for (place, task_id), task in zip(found, tasks, strict=True):
-                looked_at += 1
+                scanned += 1
                 if task is not None and task_id and wanted.fits(task, place, now_ms):
                     view = TaskView.make(task_id, task, now_ms)
                     response.tasks.append(task_message(view, with_payload=False))
-                if looked_at >= LOOKED_AT_MAX or len(response.tasks) == limit:
+                if scanned >= SCANNED_MAX or len(response.tasks) == limit:
                     response.next_page_token = place.hex()
                     return response
         return response

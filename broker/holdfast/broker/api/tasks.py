@@ -40,9 +40,9 @@ from holdfast.machine.entries import (
     ExtendItem,
     Fail,
     FailItem,
-    Parcel,
     Receive,
     Release,
+    RemoteFollowUp,
 )
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateTasks
@@ -50,7 +50,7 @@ from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, 
 from holdfast.machine.reader import TaskView
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, HAS_RETRY, NOT_DEAD, Execution
-from holdfast.proto.v1 import couriers_pb2 as couriers_pb
+from holdfast.proto.v1 import broker_calls_pb2 as calls_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
@@ -236,12 +236,12 @@ class TaskService:
         items, refused = self._answering.validate(
             request.items, "items", lambda item: self._ack_item(item, now_ms, policies)
         )
-        has_parcels = any(item.parcels for item in items)
-        if has_parcels:
+        has_remote = any(item.remote_follow_ups for item in items)
+        if has_remote:
             await self._shard.use_level(MACHINE_LEVEL)
 
         def make_entry(keep_ms: int, _dead_ms: int, chosen: list[AckItem]) -> Entry:
-            if has_parcels:
+            if has_remote:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
@@ -263,15 +263,15 @@ class TaskService:
         task_id, token = self._answering.claim_ref(item.claim)
         result = self._validator.result(item.result) if item.HasField("result") else None
         follow_ups = self._validator.follow_ups(item, now_ms, policies) if item.follow_ups else ()
-        parcels: list[Parcel] = []
+        remote_follow_ups: list[RemoteFollowUp] = []
         for at, new in enumerate(follow_ups):
             destination = self._shard.elsewhere(new)
             if destination is not None:
-                parcels.append(Parcel(at, destination, new.run_at_ms, new.envelope))
-        if parcels:
-            away = {parcel.place for parcel in parcels}
+                remote_follow_ups.append(RemoteFollowUp(at, destination, new.run_at_ms, new.envelope))
+        if remote_follow_ups:
+            away = {remote.place for remote in remote_follow_ups}
             follow_ups = tuple(new for at, new in enumerate(follow_ups) if at not in away)
-        return AckItem(task_id, token, result, follow_ups, tuple(parcels))
+        return AckItem(task_id, token, result, follow_ups, tuple(remote_follow_ups))
 
     async def fail(self, request: pb.FailRequest) -> pb.FailResponse:
         self._validator.batch(len(request.items), "items")
@@ -372,7 +372,7 @@ class TaskService:
 
     # --- other shards -----------------------------------------------------------------------------------------
 
-    async def receive_tasks(self, request: couriers_pb.ReceiveTasksRequest) -> couriers_pb.ReceiveTasksResponse:
+    async def receive_tasks(self, request: calls_pb.ReceiveTasksRequest) -> calls_pb.ReceiveTasksResponse:
         """What the leader of another shard brings out of its outbox."""
         now_ms = self._shard.now_ms()
         new_tasks = self._validator.received(
@@ -386,11 +386,9 @@ class TaskService:
                 raise RefusedError(INVALID_FIELD, outcome.message, "first_sequence")
             last = outcome.last
             self._count_received(outcome.accepted)
-        return couriers_pb.ReceiveTasksResponse(received=last)
+        return calls_pb.ReceiveTasksResponse(received=last)
 
-    def _receipts(
-        self, request: couriers_pb.ReceiveTasksRequest, now_ms: int, new_tasks: list[NewTask]
-    ) -> list[Receive]:
+    def _receipts(self, request: calls_pb.ReceiveTasksRequest, now_ms: int, new_tasks: list[NewTask]) -> list[Receive]:
         """One entry as a rule: an entry says only once how long dead letters are kept, and queues may differ in it."""
         policies, default = self._shard.policies, self._default_policy
         entries: list[Receive] = []
@@ -408,11 +406,11 @@ class TaskService:
         self._metrics.duplicates.inc(duplicates)
         self._metrics.tasks_dead.inc(sum(not each.duplicate and each.state == DEAD for each in accepted))
 
-    async def deal_shares(self, request: couriers_pb.DealSharesRequest) -> couriers_pb.DealSharesResponse:
+    async def deal_shares(self, request: calls_pb.DealSharesRequest) -> calls_pb.DealSharesResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""
         self._validator.share_reports(request, self._cluster_id(), self._shard.number)
         grants = await self._shard.coordinator.deal(request.source_shard, request.reports)
-        return couriers_pb.DealSharesResponse(grants=grants)
+        return calls_pb.DealSharesResponse(grants=grants)
 
     # --- shared -----------------------------------------------------------------------------------------------
 
@@ -469,7 +467,7 @@ class TaskService:
 
 
 def _tasks_made(item: AckItem) -> int:
-    return len(item.follow_ups) + len(item.parcels)
+    return len(item.follow_ups) + len(item.remote_follow_ups)
 
 
 def _by_tasks_made(places: Iterable[int], made: Sequence[int]) -> list[list[int]]:

@@ -17,10 +17,10 @@ from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, UpdateItem
 from holdfast.machine.rejections import request_id_conflict
 from holdfast.machine.rows import DEAD_REASONS, STATE_NAMES
-from holdfast.proto.v1 import couriers_pb2 as couriers_pb
+from holdfast.proto.v1 import broker_calls_pb2 as calls_pb
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import is_made_up
+from holdfast.routing.sets import is_automatic_key
 from holdfast.serving.refusals import BATCH_TOO_LARGE, INVALID_FIELD, MISSING_FIELD, RefusedError
 from holdfast.serving.request_limits import (
     FOLLOW_UPS_MAX,
@@ -33,7 +33,7 @@ PAGE_DEFAULT = 100
 PAGE_MAX = 1000
 CALLERS_MAX = 1_000_000  # behind one wait
 NUMBER_MAX = (1 << 63) - 1
-LETTERS_MAX = 1000  # in one call of a relay, whatever clients may send: it must get rid of what was accepted
+MESSAGES_MAX = 1000  # in one call of a relay, whatever clients may send: it must get rid of what was accepted
 ERROR_TEXT_BYTES_MAX = 16 * 1024
 SLOTS_MAX = 1_000_000  # of a worker
 DESIRED_STATES = (
@@ -71,13 +71,13 @@ def _refuse_conflicts(follow_ups: Sequence[NewTask]) -> None:
 
 
 def _at_the_right_door(
-    request: couriers_pb.ReceiveTasksRequest | couriers_pb.DealSharesRequest, cluster_id: str, shard: int
+    request: calls_pb.ReceiveTasksRequest | calls_pb.DealSharesRequest, cluster_id: str, shard: int
 ) -> None:
     if cluster_id and request.cluster_id != cluster_id:
-        sentence = f"Expected letters for the cluster {cluster_id}, but these are for another one."
+        sentence = f"Expected messages for the cluster {cluster_id}, but these are for another one."
         raise RefusedError(INVALID_FIELD, sentence, "cluster_id")
     if request.destination_shard != shard:
-        sentence = f"Expected letters for shard {shard}, but these are for shard {request.destination_shard}."
+        sentence = f"Expected messages for shard {shard}, but these are for shard {request.destination_shard}."
         raise RefusedError(INVALID_FIELD, sentence, "destination_shard")
 
 
@@ -176,7 +176,7 @@ class Validator(TaskSpecs, PageTokens):
 
     def own_request_id(self, text: str) -> None:
         """Where no client makes one up: what such an id stands for is not compared."""
-        if is_made_up(text):
+        if is_automatic_key(text):
             raise RefusedError(
                 INVALID_FIELD,
                 "Expected {field} that does not look like one that clients make up (~0.x.0), but it does.",
@@ -189,7 +189,7 @@ class Validator(TaskSpecs, PageTokens):
 
     def received(
         self,
-        request: couriers_pb.ReceiveTasksRequest,
+        request: calls_pb.ReceiveTasksRequest,
         now_ms: int,
         cluster_id: str,
         shard: int,
@@ -197,21 +197,21 @@ class Validator(TaskSpecs, PageTokens):
     ) -> list[NewTask]:
         """What a relay brings, if it is at the right door."""
         _at_the_right_door(request, cluster_id, shard)
-        fields.batch(len(request.letters), "letters", LETTERS_MAX)
+        fields.batch(len(request.messages), "messages", MESSAGES_MAX)
         fields.number(request.source_shard, "source_shard", 0, SHARD_MAX)
         fields.number(request.source_incarnation, "source_incarnation", 0, INCARNATION_MAX)
         fields.number(request.first_sequence, "first_sequence", 1, SEQUENCE_MAX)
         new_tasks = []
-        for at, letter in enumerate(request.letters):
+        for at, message in enumerate(request.messages):
             try:
-                new_tasks.append(self.received_task(letter.task, now_ms, letter.run_at_ms, policies))
+                new_tasks.append(self.received_task(message.task, now_ms, message.run_at_ms, policies))
             except RefusedError as error:
-                raise error.within(f"letters[{at}]") from None
+                raise error.within(f"messages[{at}]") from None
         return new_tasks
 
-    def share_reports(self, request: couriers_pb.DealSharesRequest, cluster_id: str, shard: int) -> None:
+    def share_reports(self, request: calls_pb.DealSharesRequest, cluster_id: str, shard: int) -> None:
         _at_the_right_door(request, cluster_id, shard)
-        fields.batch(len(request.reports), "reports", LETTERS_MAX)
+        fields.batch(len(request.reports), "reports", MESSAGES_MAX)
         fields.number(request.source_shard, "source_shard", 0, SHARD_MAX)
         for at, report in enumerate(request.reports):
             self.queue(report.queue, f"reports[{at}].queue")

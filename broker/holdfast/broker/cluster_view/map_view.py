@@ -17,7 +17,7 @@ from holdfast.cluster.map.records import Handover
 from holdfast.cluster.map.store_nodes import WrongClusterError
 from holdfast.limits.splitting import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import ever, owner_of_task, visible
 from holdfast.serving.logs import get_logger
@@ -129,8 +129,8 @@ class MapClusterView:
             (version, name) for name in at.queues if (version := at.queue_version(name)) > request.after_version
         )
         last = newer[:NEWS_QUEUES][-1][0] if newer else 0
-        told = [pb.QueueVersion(queue=name, version=version) for version, name in newer if version <= last]
-        return pb.SettingsNewsResponse(queues=told)
+        reported = [pb.QueueVersion(queue=name, version=version) for version, name in newer if version <= last]
+        return pb.SettingsNewsResponse(queues=reported)
 
     def age_s(self) -> float | None:
         return self.follower_age_s()

@@ -55,7 +55,7 @@ class ClusterView(Protocol):
         ...
 
     def admits(self, sender: str, number: int, group: int) -> bool:
-        """Whether a blank replica may listen to a node that speaks of this shard."""
+        """Whether an empty replica may listen to a node that speaks of this shard."""
         ...
 
     def owner_of(self, here: int, new: NewTask) -> int:

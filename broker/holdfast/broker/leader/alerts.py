@@ -14,7 +14,7 @@ from holdfast.serving.logs import get_logger
 CALM_PERCENT = 90  # of the threshold: below it the alert is over, and can be raised again
 AGAIN_MS = 60_000  # after which whom it could not be told is told again
 AGAIN_MAX = 20  # alerts that are told again at one look
-LOOKED_AT_MAX = 1000  # queues with settings that a new leader looks at in one go
+SCANNED_MAX = 1000  # queues with settings that a new leader looks at in one go
 
 _log = get_logger(__name__)
 
@@ -28,9 +28,9 @@ class _Alert:
         self.has_failed = False  # the newest post is over and came to nothing
         self.posted_ms = 0
 
-    def ended(self, is_told: bool) -> None:
+    def ended(self, is_reported: bool) -> None:
         """From any thread."""
-        self.has_failed = not is_told
+        self.has_failed = not is_reported
 
 
 class Alerts:
@@ -51,38 +51,38 @@ class Alerts:
             return
         self._calm_down()  # letters that were all retried and died again are news
         for queue in queues:
-            self._look_at(queue)
+            self._poll_one(queue)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """At the begin, and once in a while: which alerts are over, which were on before, and which nobody heard of."""
         self._calm_down()
-        self._look_back()
-        self._tell_again()
+        self._check_earlier()
+        self._notify_again()
 
     def _calm_down(self) -> None:
         self._on = {queue: alert for queue, alert in self._on.items() if self._is_above(queue, CALM_PERCENT)}
 
-    def _look_back(self) -> None:
+    def _check_earlier(self) -> None:
         """The former leader may have ended before anybody was told. A look is short, however many queues there are."""
         if self._looked_up_to is None:
             return
-        rows, more = self._reader.all_settings(self._looked_up_to, LOOKED_AT_MAX)
+        rows, more = self._reader.all_settings(self._looked_up_to, SCANNED_MAX)
         for queue, settings in rows:
             if PolicyMessage.FromString(settings.policy).dead_alert_at:
-                self._look_at(queue)
+                self._poll_one(queue)
         self._looked_up_to = rows[-1][0] if more else None
 
-    def _tell_again(self) -> None:
+    def _notify_again(self) -> None:
         before_ms = self._now_ms() - AGAIN_MS
         due = [queue for queue, alert in self._on.items() if alert.has_failed and alert.posted_ms <= before_ms]
         for queue in due[:AGAIN_MAX]:
-            self._tell(queue, self._on[queue])
+            self._notify(queue, self._on[queue])
 
-    def _look_at(self, queue: bytes) -> None:
+    def _poll_one(self, queue: bytes) -> None:
         if queue not in self._on and self._is_above(queue, 100):
             alert = self._on[queue] = _Alert()
-            _log.warning("dead_letter_alert", **self._told(queue))
-            self._tell(queue, alert)
+            _log.warning("dead_letter_alert", **self._reported(queue))
+            self._notify(queue, alert)
 
     def _is_above(self, queue: bytes, percent: int) -> bool:
         threshold = self._policies.of(queue).dead_alert_at
@@ -92,7 +92,7 @@ class Alerts:
         row = self._machine.queue(queue)
         return 0 if row is None else row.dead
 
-    def _told(self, queue: bytes) -> dict[str, str | int]:
+    def _reported(self, queue: bytes) -> dict[str, str | int]:
         return {
             "queue": queue.decode(),
             "shard": self._machine.meta.shard,
@@ -100,9 +100,9 @@ class Alerts:
             "threshold": self._policies.of(queue).dead_alert_at,
         }
 
-    def _tell(self, queue: bytes, alert: _Alert) -> None:
+    def _notify(self, queue: bytes, alert: _Alert) -> None:
         alert.has_failed = False
         url = self._policies.of(queue).dead_alert_url
         if url:
             alert.posted_ms = self._now_ms()
-            self._notifier.post(url, self._told(queue) | {"at_ms": alert.posted_ms}, alert.ended)
+            self._notifier.post(url, self._reported(queue) | {"at_ms": alert.posted_ms}, alert.ended)

@@ -15,8 +15,8 @@ from holdfast.machine import keys
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import CLAIMED
 
-LOOK_SECONDS = 5.0
-LOOK_CLAIMS_MAX = 1024
+POLL_SECONDS = 5.0
+POLL_CLAIMS_MAX = 1024
 SLICE_CLAIMS = 64  # before other work of the loop gets a turn
 REMEMBERED_MAX = 16  # of a queue: the next oldest is known when the oldest ends
 QUEUES_MAX = 10_000
@@ -39,14 +39,14 @@ class ClaimAges(Service):
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await asyncio.sleep(POLL_SECONDS)
+            await self.poll()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         found: dict[bytes, _Oldest] = {}
         began_at_first = not self._after
-        for _ in range(0, LOOK_CLAIMS_MAX, SLICE_CLAIMS):
-            if not self._look_at_slice(found):
+        for _ in range(0, POLL_CLAIMS_MAX, SLICE_CLAIMS):
+            if not self._poll_slice(found):
                 break
             await asyncio.sleep(0)
         is_whole = began_at_first and not self._after
@@ -56,7 +56,7 @@ class ClaimAges(Service):
                     _remember(found, queue, claim)
         self._oldest = {queue: claims for queue, claims in found.items() if self._has_claims(queue)}
 
-    def _look_at_slice(self, found: dict[bytes, _Oldest]) -> bool:
+    def _poll_slice(self, found: dict[bytes, _Oldest]) -> bool:
         """Whether there are more."""
         start = self._after + b"\0" if self._after else self._first_claim()
         rows = self._reader.scan(start, keys.family_start(keys.CLAIM_EXPIRY + 1), SLICE_CLAIMS)

@@ -10,7 +10,7 @@ SLOW_PERCENT = 10
 FAST_PPM = 500
 STEP_PATIENCE_MS = 5000  # how long a majority must be that far ahead before a leader moves shard time to it
 AGREEMENT_MS = 500  # the median counts as known if it is known to within this
-LOOK_MS = 50  # how often the clocks of the group are looked at; in between they move with the monotonic clock
+POLL_MS = 50  # how often the clocks of the group are looked at; in between they move with the monotonic clock
 
 
 class TimeSource(Protocol):
@@ -152,17 +152,17 @@ class ShardClock:
         self._monotonic_ms = source.monotonic_ms()
         self._majority: MedianRange | None = None
         self._alone = True
-        self._looked_ms = self._monotonic_ms - LOOK_MS
-        self._look()
-        told_ms = self._told_ms()
-        known_ms = float(max(last_applied_ms, continued.at(told_ms)))
+        self._polled_ms = self._monotonic_ms - POLL_MS
+        self._poll()
+        reported_ms = self._reported_ms()
+        known_ms = float(max(last_applied_ms, continued.at(reported_ms)))
         own_offset_ms = source.wall_ms() - self._monotonic_ms
         self._believed = self._first_belief(known_ms, own_offset_ms)
         believed_ms = self._believed.offset_ms + self._monotonic_ms
         self.started_by_step = 0 < known_ms < believed_ms - STEP_MS
         # In a group the work went on a moment ago under another leader: a little is made up for slowly. But who heard
         # of none does not know what time it was: its last entry is older than that.
-        is_old = told_ms is not None and not continued.least_ms
+        is_old = reported_ms is not None and not continued.least_ms
         at_once = self._alone or known_ms == 0 or self.started_by_step or is_old
         self._now_ms = max(known_ms, believed_ms) if at_once else known_ms
         self._ahead_since_ms: float | None = None  # since when a majority has been ahead by more than a step
@@ -173,7 +173,7 @@ class ShardClock:
         monotonic_ms = max(self._monotonic_ms, self._source.monotonic_ms())
         elapsed_ms = monotonic_ms - self._monotonic_ms
         self._monotonic_ms = monotonic_ms
-        self._look()
+        self._poll()
         own_offset_ms = self._source.wall_ms() - monotonic_ms
         if self._alone:
             self._believed.follow_own(own_offset_ms)
@@ -223,14 +223,14 @@ class ShardClock:
         # Nobody can tell the time: it goes on from where it was known last.
         return BelievedWall(known_ms - self._monotonic_ms, founded=False)
 
-    def _told_ms(self) -> float | None:
+    def _reported_ms(self) -> float | None:
         """What a majority says, if it agrees."""
         majority = self._majority
         return majority.low_ms + self._monotonic_ms if majority is not None and majority.agreed else None
 
-    def _look(self) -> None:
-        if self._witnesses is not None and self._monotonic_ms - self._looked_ms >= LOOK_MS:
-            self._looked_ms = self._monotonic_ms
+    def _poll(self) -> None:
+        if self._witnesses is not None and self._monotonic_ms - self._polled_ms >= POLL_MS:
+            self._polled_ms = self._monotonic_ms
             self._alone = self._witnesses.alone
             self._majority = self._witnesses.median_range()
 

@@ -155,19 +155,19 @@ class ClockFitness:
     def __init__(self, source: TimeSource) -> None:
         self._source = source
         self._fit = True
-        self._doubted_since_ms: float | None = None  # since when the evidence has said the opposite
+        self._contradicted_since_ms: float | None = None  # since when the evidence has said the opposite
 
     def may_lead(self, off_by_ms: float | None) -> bool:
         """To be asked a few times per second, with what the evidence says at that moment."""
         distance_ms = 0.0 if off_by_ms is None else abs(off_by_ms)
-        doubtful = distance_ms > OFF_MS_MAX if self._fit else distance_ms <= BACK_MS_MAX
-        if not doubtful:
-            self._doubted_since_ms = None
+        contradicted = distance_ms > OFF_MS_MAX if self._fit else distance_ms <= BACK_MS_MAX
+        if not contradicted:
+            self._contradicted_since_ms = None
             return self._fit
         now_ms = self._source.monotonic_ms()
-        if self._doubted_since_ms is None:
-            self._doubted_since_ms = now_ms
-        if now_ms - self._doubted_since_ms >= (OFF_AFTER_MS if self._fit else BACK_AFTER_MS):
+        if self._contradicted_since_ms is None:
+            self._contradicted_since_ms = now_ms
+        if now_ms - self._contradicted_since_ms >= (OFF_AFTER_MS if self._fit else BACK_AFTER_MS):
             self._fit = not self._fit
-            self._doubted_since_ms = None
+            self._contradicted_since_ms = None
         return self._fit

@@ -48,7 +48,7 @@ class Expiries:
         return ExpireItem(task_id, task.token, verdict, retry_at_ms, ATTEMPT_TIMED_OUT, error, brief)
 
 
-def lapse_error() -> bytes:
+def ttl_error() -> bytes:
     message = "Nobody started the task within its time to live."
     return pb.TaskError(type=TTL_PASSED, message=message).SerializeToString()
 

@@ -54,7 +54,7 @@ class Leadership:
             machine, clock, config, proposer, self.policies,
             allowance=_own_limits if self.shares is None else self.shares.allowance,
         )  # fmt: skip
-        self.finishing = ResultWaiters(
+        self.result_waiters = ResultWaiters(
             machine.reader.executions,
             watched_tasks_max=config.watched_tasks_max,
             calls_max=config.waiters_max,
@@ -66,7 +66,7 @@ class Leadership:
             machine.reader, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores
         )
         self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, notifier=context.notifier)
-        self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.look)
+        self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.poll)
         self.claim_ages = ClaimAges(
             machine, now_ms=clock.now_ms, first_claim=lambda: self.housekeeping.starts()[keys.CLAIM_EXPIRY]
         )
@@ -113,7 +113,7 @@ class Leadership:
         self.is_open = True
         for part in self._parts():
             part.start()
-        self.alerts.look()
+        self.alerts.poll()
 
     def follow(self, effects: Effects, applied: Applied) -> None:
         """Takes note of what was applied, and answers."""
@@ -128,7 +128,7 @@ class Leadership:
             self.shares.follow({task.queue for task in effects.ready} | effects.freed.keys())
         if effects.died or effects.settings:
             self.alerts.follow({*effects.died, *effects.settings})
-        self.finishing.follow(effects.finished)
+        self.result_waiters.follow(effects.finished)
         if effects.outbox and self.relay is not None:
             self.relay.wake(effects.outbox)
         for proposal, outcomes in applied:
@@ -142,13 +142,13 @@ class Leadership:
     def drain(self) -> None:
         """The node stops: sends everyone who waits home."""
         self.reserver.drain()
-        self.finishing.drain()
+        self.result_waiters.drain()
 
     def end(self, error: Exception) -> None:
         """Leadership was lost: everyone who waits is told."""
         self.has_ended = True
         self.reserver.dismiss(error)
-        self.finishing.dismiss(error)
+        self.result_waiters.dismiss(error)
         for part in self._parts():
             part.cancel()
 

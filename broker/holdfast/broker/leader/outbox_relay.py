@@ -1,7 +1,7 @@
 """Brings tasks to the shards that they belong to: what is in the outbox, in order, again and again until it is there.
 
-Soft state of the leader: a new one begins with what the state says is not delivered. A letter may be brought twice; the
-destination knows it by its number. One destination that does not answer holds up no other.
+Soft state of the leader: a new one begins with what the state says is not delivered. A message may be brought twice;
+the destination knows it by its number. One destination that does not answer holds up no other.
 """
 
 import asyncio
@@ -13,20 +13,20 @@ from holdfast.common.service import Service
 from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.reader import Reader
-from holdfast.machine.rows import Letter
+from holdfast.machine.rows import OutboxMessage
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 CALLS_MAX = 16  # at the same time, for one shard
-BATCH_LETTERS_MAX = 500
-BATCH_BYTES_MAX = 1024 * 1024  # of all letters behind the first
+BATCH_MESSAGES_MAX = 500
+BATCH_BYTES_MAX = 1024 * 1024  # of all messages behind the first
 BACKOFF = Backoff(first_s=0.05, max_s=5.0)
 
 _log = get_logger(__name__)
 
-# Takes destination, source shard, source incarnation, the first letter's sequence and the letters; returns the sequence
-# of the newest letter that the destination has. Raises what it likes: it is called again.
-Deliver = Callable[[int, int, int, int, list[Letter]], Awaitable[int]]
+# Takes destination, source shard, source incarnation, the first message's sequence and the messages; returns the
+# sequence of the newest message that the destination has. Raises what it likes: it is called again.
+Deliver = Callable[[int, int, int, int, list[OutboxMessage]], Awaitable[int]]
 Submit = Callable[[Entry], Awaitable[list[Outcome]]]
 
 
@@ -100,41 +100,41 @@ class OutboxRelay(Service):
         nothing can be posted between them unseen."""
         failures = 0
         while True:
-            # Fewer each time: one letter always fits, whatever was wrong with the many.
-            letters_max = max(1, BATCH_LETTERS_MAX >> failures)
-            first, letters = self._reader.letters(destination, letters_max, BATCH_BYTES_MAX)
-            if not letters:
+            # Fewer each time: one message always fits, whatever was wrong with the many.
+            messages_max = max(1, BATCH_MESSAGES_MAX >> failures)
+            first, messages = self._reader.outbox_messages(destination, messages_max, BATCH_BYTES_MAX)
+            if not messages:
                 self._destinations.discard(destination)
                 return
-            if await self._bring(destination, first, letters, failures):
+            if await self._bring(destination, first, messages, failures):
                 failures = 0
             else:
                 failures += 1
                 await asyncio.sleep(BACKOFF.pause_s(failures, self._draw))
 
-    async def _bring(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
-        """Whether the destination has some of the letters, and the state says so."""
+    async def _bring(self, destination: int, first: int, messages: list[OutboxMessage], failures: int) -> bool:
+        """Whether the destination has some of the messages, and the state says so."""
         await self._may_bring.wait()
         self._bringing += 1
         self._is_at_rest.clear()
         try:
-            return await self._bring_now(destination, first, letters, failures)
+            return await self._bring_now(destination, first, messages, failures)
         finally:
             self._bringing -= 1
             if not self._bringing:
                 self._is_at_rest.set()
 
-    async def _bring_now(self, destination: int, first: int, letters: list[Letter], failures: int) -> bool:
+    async def _bring_now(self, destination: int, first: int, messages: list[OutboxMessage], failures: int) -> bool:
         try:
             async with self._slots:
-                received = await self._deliver(destination, self._shard, self._incarnation, first, letters)
+                received = await self._deliver(destination, self._shard, self._incarnation, first, messages)
         except Exception as error:  # noqa: BLE001 - however it failed, it is tried again, and said
             if not failures:
                 _log.warning(
                     "not_delivered", shard=self._shard, destination=destination, first_sequence=first, error=str(error)
                 )
             return False
-        delivered = min(received, first + len(letters) - 1)
+        delivered = min(received, first + len(messages) - 1)
         if delivered < first:
             if not failures:
                 _log.error(

@@ -108,7 +108,7 @@ class Picking:
             picked = self._scheduler.pick(queue, min(room, waiter.queue_tasks_max.get(queue, room)), room_bytes)
             if picked is not None:
                 picks.append(picked)
-                room -= len(picked.places)
+                room -= len(picked.ready_refs)
                 room_bytes -= picked.size_bytes
                 if not room or room_bytes <= 0:
                     break

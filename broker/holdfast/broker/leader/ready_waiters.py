@@ -52,7 +52,7 @@ class _Watcher:
         self.callers = wanted.callers
         self.future: asyncio.Future[Awaited] = asyncio.get_running_loop().create_future()
 
-    def tell(self, answer: Awaited) -> None:
+    def notify(self, answer: Awaited) -> None:
         if not self.future.done():
             self.future.set_result(answer)
 
@@ -91,7 +91,7 @@ class ReadyWaiters:
         name = (wanted.worker, wanted.request_id)
         if wanted.request_id:
             self._by_request[name] = watcher
-        timer = asyncio.get_running_loop().call_later(wanted.wait_ms / 1000, watcher.tell, NOTHING)
+        timer = asyncio.get_running_loop().call_later(wanted.wait_ms / 1000, watcher.notify, NOTHING)
         try:
             return await watcher.future
         finally:  # also when the caller has gone: what it was told of is offered again in a moment
@@ -104,13 +104,13 @@ class ReadyWaiters:
         """Who repeats a request no longer waits for its first answer."""
         older = self._by_request.get((worker, request_id))
         if older is not None:
-            older.tell(NOTHING)
+            older.notify(NOTHING)
 
     def was_claimed(self, worker: bytes, request_id: bytes) -> None:
         """A claim of this request was applied, for a call that came before the one that waits."""
         watcher = self._by_request.get((worker, request_id))
         if watcher is not None:
-            watcher.tell(HELD)
+            watcher.notify(HELD)
 
     def was_taken(self, queue: bytes, count: int) -> None:
         """Tasks of the queue were picked for a claim, most likely by those who were told of them."""
@@ -118,7 +118,7 @@ class ReadyWaiters:
         if offered is not None:
             self._offered[queue] = max(0, offered - count)
 
-    def look(self, queues: Iterable[bytes]) -> None:
+    def poll(self, queues: Iterable[bytes]) -> None:
         """There may be more to claim in these queues, or other lines, than there was."""
         for queue in queues:
             while (watcher := self._line.first(queue)) is not None:
@@ -128,10 +128,10 @@ class ReadyWaiters:
                 offered = self._offer([queue], watcher.tasks_max)
                 if offered == NOTHING:
                     break
-                watcher.tell(offered)
+                watcher.notify(offered)
 
-    def look_everywhere(self) -> None:
-        self.look(self._line.lines())
+    def poll_all(self) -> None:
+        self.poll(self._line.lines())
 
     def _offer(self, lines: list[bytes], tasks_max: int) -> Awaited:
         """How many tasks of one of the lines nobody was told of, up to so many; they count as told of then."""
@@ -150,13 +150,13 @@ class ReadyWaiters:
         """Those who were told have had their time: what is still there is for the next."""
         del self._timers[queue]
         del self._offered[queue]
-        self.look([queue])
+        self.poll([queue])
 
     def drain(self) -> None:
         """Sends everyone who waits home."""
         self._stop_timers()
         for watcher in self._line.everyone():
-            watcher.tell(NOTHING)
+            watcher.notify(NOTHING)
 
     def dismiss(self, error: Exception) -> None:
         """Somebody else knows of the tasks now: tells everyone who waits."""

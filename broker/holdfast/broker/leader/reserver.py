@@ -93,10 +93,10 @@ class Reserver:
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
         self._draining = False
         self._claims: dict[Proposal, None] = {}  # that are proposed and not yet applied, in order
-        self._doubtful: list[Proposal] = []  # those of them from before a reset that may be applied nevertheless
+        self._unsettled: list[Proposal] = []  # those of them from before a reset that may be applied nevertheless
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0  # the shard time for which it is set
-        self._looks_on = False  # a look for tasks that stopped half-way goes on soon
+        self._is_poll_pending = False  # a look for tasks that stopped half-way goes on soon
         self._scheduler = Scheduler(
             machine,
             policy_of=policies.to_claim,
@@ -112,7 +112,7 @@ class Reserver:
             claims_per_worker_max=config.claims_per_worker_max,
             bytes_max=config.batch_bytes_max,
         )
-        self._awaiting = ReadyWaiters(
+        self._ready_waiters = ReadyWaiters(
             self._picking.available, calls_max=config.waiters_max, may_offer=lambda: self._may_claim()
         )
 
@@ -149,7 +149,7 @@ class Reserver:
         self._proposer.check_open(_NOTHING)
         self._picking.room(worker, 1, holds_nothing=bool(wanted.empty_handed))
         hands = self._picking.hands(worker, wanted.empty_handed, suspects_only=wanted.suspects_only)
-        answer = await self._awaiting.wait(wanted, hands.lines(wanted.queues))
+        answer = await self._ready_waiters.wait(wanted, hands.lines(wanted.queues))
         if answer == NOTHING and request_id and self._held_by_request(worker, request_id):
             return HELD  # an older call of the same request claimed in the last moment
         return answer
@@ -179,7 +179,7 @@ class Reserver:
         older = self._polls.get((worker, request_id))
         if older is not None:
             older.give_up()
-        self._awaiting.send_home(worker, request_id)
+        self._ready_waiters.send_home(worker, request_id)
 
     def _waiter(self, wanted: ReserveWanted) -> Waiter:
         return Waiter(
@@ -254,13 +254,13 @@ class Reserver:
         """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks.
 
         Also None if the caller is to run dry instead."""
-        if self._doubtful:
+        if self._unsettled:
             self._adopt()
         picks = self._picking.pick(waiter, queues)
         for picked in picks:
-            self._awaiting.was_taken(line_of(picked), len(picked.places))
+            self._ready_waiters.was_taken(line_of(picked), len(picked.ready_refs))
         if self._scheduler.unfinished:
-            self._look_on_soon()
+            self._poll_soon()
         if not picks:
             return None
         entry = self._claim_entry(waiter, picks)
@@ -302,10 +302,10 @@ class Reserver:
         if self._waiters:
             for line in self._picking.lines_of(queues):
                 self._serve_waiters(line)
-        if self._awaiting:
-            self._tell_awaiting(queues, applied)
+        if self._ready_waiters:
+            self._notify_ready_waiters(queues, applied)
 
-    def _tell_awaiting(self, queues: Iterable[bytes], applied: Applied) -> None:
+    def _notify_ready_waiters(self, queues: Iterable[bytes], applied: Applied) -> None:
         """Offers what those who wait to claim have left. A settled claim changes what is counted as left, too."""
         touched = dict.fromkeys(queues)
         for proposal, outcomes in applied:
@@ -313,8 +313,8 @@ class Reserver:
             if isinstance(entry, Claim):
                 touched.update((picked.queue, None) for picked in proposal.picks)
                 if entry.request_id and not proposal.abandoned and self._still_held(outcomes):
-                    self._awaiting.was_claimed(entry.worker, entry.request_id)
-        self._awaiting.look(self._picking.lines_of(touched))
+                    self._ready_waiters.was_claimed(entry.worker, entry.request_id)
+        self._ready_waiters.poll(self._picking.lines_of(touched))
 
     def answer(self, proposal: Proposal, outcomes: list[Outcome]) -> list[Outcome]:
         """What the caller of a claim is told. If it has gone, its claims go back instead."""
@@ -336,8 +336,8 @@ class Reserver:
             if not proposal.picks:
                 continue
             self._claims.pop(proposal, None)
-            if proposal in self._doubtful:
-                self._doubtful.remove(proposal)
+            if proposal in self._unsettled:
+                self._unsettled.remove(proposal)
             if isinstance(proposal.entry, Claim):
                 self._picking.was_applied(proposal.entry)
             if _is_repeat(proposal, outcomes):
@@ -380,7 +380,7 @@ class Reserver:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
         for line in self._waiters.lines():
             self._serve_waiters(line)
-        self._awaiting.look_everywhere()
+        self._ready_waiters.poll_all()
 
     def pass_over(self, marks: Iterable[Mark]) -> None:
         """Nothing is ready before these marks, so nothing need be read there."""
@@ -389,27 +389,27 @@ class Reserver:
     def limits_changed(self, queue: bytes) -> None:
         """The allowance of the queue is another one."""
         self._scheduler.limits_changed(queue)
-        self._look([queue])
+        self._poll([queue])
 
-    def _look(self, queues: Iterable[bytes]) -> None:
+    def _poll(self, queues: Iterable[bytes]) -> None:
         """There may be more to claim in these queues than there was."""
         lines = self._picking.lines_of(queues)
         for line in lines:
             self._serve_waiters(line)
-        self._awaiting.look(lines)
+        self._ready_waiters.poll(lines)
 
-    def _look_on_soon(self) -> None:
+    def _poll_soon(self) -> None:
         """Some queues have so much that is blocked that it is looked through bit by bit."""
-        if not self._looks_on:
-            self._looks_on = True
-            asyncio.get_running_loop().call_soon(self._look_on)
+        if not self._is_poll_pending:
+            self._is_poll_pending = True
+            asyncio.get_running_loop().call_soon(self._resume_poll)
 
-    def _look_on(self) -> None:
-        self._looks_on = False
+    def _resume_poll(self) -> None:
+        self._is_poll_pending = False
         queues = list(self._scheduler.unfinished)
         self._scheduler.unfinished.clear()
         if not self._draining:
-            self._look(queues)
+            self._poll(queues)
 
     def _wake_at(self, when_ms: int) -> None:
         """A rate lets something through then."""
@@ -422,7 +422,7 @@ class Reserver:
 
     def _woken(self) -> None:
         self._wake = None
-        self._look(self._scheduler.open_due())
+        self._poll(self._scheduler.open_due())
 
     def _stop_wake(self) -> None:
         if self._wake is not None:
@@ -468,13 +468,13 @@ class Reserver:
         """Claims on their way will never be applied: forgets what was picked for them."""
         self._scheduler.reset()
         self._picking.reset()
-        self._doubtful += self._claims
+        self._unsettled += self._claims
         self._claims.clear()
 
     def _adopt(self) -> None:
         """Claims that a reset did not end, because they were in the log already, count against limits as before."""
-        doubtful, self._doubtful = self._doubtful, []
-        for proposal in doubtful:
+        unsettled, self._unsettled = self._unsettled, []
+        for proposal in unsettled:
             if proposal.future.done():  # it was refused
                 continue
             self._claims[proposal] = None
@@ -487,7 +487,7 @@ class Reserver:
         """Sends everyone who waits home."""
         self._draining = True
         self._stop_wake()
-        self._awaiting.drain()
+        self._ready_waiters.drain()
         for waiter in self._waiters.everyone():
             waiter.give_up()
 
@@ -495,14 +495,14 @@ class Reserver:
         """Somebody else hands out the tasks now: tells everyone who waits."""
         self._draining = True
         self._stop_wake()
-        self._awaiting.dismiss(error)
+        self._ready_waiters.dismiss(error)
         for waiter in self._waiters.everyone():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
 
     def coming(self, queue: bytes) -> int:
         """How many tasks of the queue are on their way to a claim."""
-        if self._doubtful:
+        if self._unsettled:
             self._adopt()
         return self._scheduler.coming(queue)
 
@@ -511,13 +511,13 @@ class Reserver:
         count twice, applied and on their way: a look then would take open limiters for closed ones."""
         if not self._is_written():
             return NOTHING_OPEN
-        if self._doubtful:
+        if self._unsettled:
             self._adopt()
         return self._scheduler.outlook(queue)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiters) + len(self._awaiting)
+        return len(self._waiters) + len(self._ready_waiters)
 
     def waiting_for(self, queue: bytes) -> int:
-        return self._waiters.waiting_for(queue) + self._awaiting.waiting_for(queue)
+        return self._waiters.waiting_for(queue) + self._ready_waiters.waiting_for(queue)

@@ -11,8 +11,8 @@ from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
 from holdfast.broker.metrics import Metrics
 from holdfast.machine.entries import Entry
 from holdfast.machine.outcomes import Outcome
-from holdfast.machine.rows import Letter
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.machine.rows import OutboxMessage
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import RefusedError
 
 
@@ -48,9 +48,9 @@ class OtherShards(Protocol):
     """The leaders of other shards, wherever they are. Raises what it likes: it is called again."""
 
     async def deliver(
-        self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
+        self, destination: int, source: int, incarnation: int, first_sequence: int, messages: Sequence[OutboxMessage]
     ) -> int:
-        """Up to which letter the destination has them now."""
+        """Up to which message the destination has them now."""
         ...
 
     async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:

@@ -87,7 +87,7 @@ class ScheduleManager(Service):
 
     def time_was_moved(self) -> None:
         self._here_since_ms = self._now_ms()  # nobody was there for the ticks that were leapt over
-        self._sweep.look_again()
+        self._sweep.poll_again()
 
     async def _fire_page(self, due: list[tuple[int, bytes]]) -> bool:
         await asyncio.sleep(0)  # between pages other work gets its turn, also if nothing of a page can be used

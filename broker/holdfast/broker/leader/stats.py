@@ -35,7 +35,7 @@ QUIET = queues_pb.WORKER_STATE_QUIET
 DRAINED = queues_pb.WORKER_STATE_DRAINED
 STOPPING = queues_pb.WORKER_STATE_STOPPING
 GONE = queues_pb.WORKER_STATE_GONE
-_IDLE_LOOKED_AT = 32  # workers that are looked at for one that holds nothing, if one must be forgotten
+_IDLE_SCANNED = 32  # workers that are looked at for one that holds nothing, if one must be forgotten
 
 _Pair = tuple[LatencyHistogram, LatencyHistogram]  # from ready to claim, from claim to ack
 _Totals = tuple[int, int, int, int]  # enqueued, claimed, succeeded, failed
@@ -260,7 +260,7 @@ class Stats(Service):
 
     def _forget_one(self) -> None:
         """Of those that nothing was heard of for longest, one that holds nothing, if there is one."""
-        oldest = list(islice(self._workers.items(), _IDLE_LOOKED_AT))
+        oldest = list(islice(self._workers.items(), _IDLE_SCANNED))
         name = next((name for name, worker in oldest if self._is_idle(name, worker)), oldest[0][0])
         del self._workers[name]
 

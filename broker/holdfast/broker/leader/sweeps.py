@@ -51,7 +51,7 @@ class Sweep:
             self._next_ms = when_ms
             self._armed.set()
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         """Shard time was moved: what was far away may be due."""
         self._armed.set()
 

@@ -4,17 +4,17 @@ import random
 from collections.abc import Awaitable, Callable
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.expiring import Expiries, lapse_error
+from holdfast.broker.leader.expiring import Expiries, ttl_error
 from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
 from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Entry, Expire, Forget, ForgetItem, Promote, Purge
+from holdfast.machine.entries import Entry, Expire, ExpireKeys, ExpiringKey, Promote, Purge
 from holdfast.machine.handlers.purging import purge_allowed_ms
 from holdfast.machine.machine import Machine
-from holdfast.machine.operator_entries import Lapse
+from holdfast.machine.operator_entries import TtlExpire
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
@@ -44,7 +44,7 @@ class Timers(Service):
         self._submit = submit
 
         def sweep(family: int, handle: Callable[[Due], Awaitable[bool]]) -> Sweep:
-            purging = family in (keys.RETENTION, keys.FORGET)
+            purging = family in (keys.RETENTION, keys.KEY_EXPIRY)
             not_before_ms = (lambda: purge_allowed_ms(machine.meta.stepped_ms)) if purging else (lambda: 0)
             rows = config.sweep_batch_tasks
             return Sweep(machine.reader, family, now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
@@ -52,9 +52,9 @@ class Timers(Service):
         self._expiries = sweep(keys.CLAIM_EXPIRY, self._expire)
         self._dues = sweep(keys.DUE, self._promote)
         self._purges = sweep(keys.RETENTION, self._purge)
-        self._forgets = sweep(keys.FORGET, self._forget)
-        self._lapses = sweep(keys.START_BY, self._lapse)
-        self._sweeps = (self._expiries, self._dues, self._purges, self._forgets, self._lapses)
+        self._key_expiries = sweep(keys.KEY_EXPIRY, self._expire_keys)
+        self._ttl_expiries = sweep(keys.START_BY, self._ttl_expire)
+        self._sweeps = (self._expiries, self._dues, self._purges, self._key_expiries, self._ttl_expiries)
         super().__init__(*(sweep.run for sweep in self._sweeps))
 
     def starts(self) -> dict[int, bytes]:
@@ -64,7 +64,7 @@ class Timers(Service):
 
     def time_was_moved(self) -> None:
         for sweep in self._sweeps:
-            sweep.look_again()
+            sweep.poll_again()
 
     def arm(self, effects: Effects) -> None:
         """Wakes the sweeps in time for what was just written."""
@@ -74,10 +74,10 @@ class Timers(Service):
             self._dues.arm(effects.due_ms)
         if effects.purge_ms:
             self._purges.arm(effects.purge_ms)
-        if effects.forget_ms:
-            self._forgets.arm(effects.forget_ms)
+        if effects.key_expiry_ms:
+            self._key_expiries.arm(effects.key_expiry_ms)
         if effects.start_by_ms:
-            self._lapses.arm(effects.start_by_ms)
+            self._ttl_expiries.arm(effects.start_by_ms)
 
     async def _write(self, entry: Entry) -> list[Moved] | None:
         """What was moved, or None if the write was refused and must be tried again."""
@@ -107,16 +107,16 @@ class Timers(Service):
         self._metrics.tasks_promoted.inc(len(moved or ()))
         return moved is not None
 
-    async def _lapse(self, due: Due) -> bool:
+    async def _ttl_expire(self, due: Due) -> bool:
         task_ids = [task_id for _, task_id in due]
         tasks = self._reader.executions(task_ids)
         for _, dead_ms, places in self._policies.kept(tasks):
             chosen = [task_ids[place] for place in places]
-            moved = await self._write(Lapse(self._now_ms(), dead_ms, lapse_error(), chosen))
+            moved = await self._write(TtlExpire(self._now_ms(), dead_ms, ttl_error(), chosen))
             if moved is None:
                 return False
             self._metrics.tasks_dead.inc(len(moved))
-            self._metrics.tasks_lapsed.inc(len(moved))
+            self._metrics.tasks_ttl_expired.inc(len(moved))
         return True
 
     async def _purge(self, due: Due) -> bool:
@@ -124,5 +124,8 @@ class Timers(Service):
         self._metrics.tasks_purged.inc(len(moved or ()))
         return moved is not None
 
-    async def _forget(self, due: Due) -> bool:
-        return await self._write(Forget(self._now_ms(), [ForgetItem(when_ms, key) for when_ms, key in due])) is not None
+    async def _expire_keys(self, due: Due) -> bool:
+        return (
+            await self._write(ExpireKeys(self._now_ms(), [ExpiringKey(when_ms, key) for when_ms, key in due]))
+            is not None
+        )

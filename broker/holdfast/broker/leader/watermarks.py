@@ -1,4 +1,5 @@
-"""Raises low-water marks behind ready tasks that left their lines without a claim: purged, cancelled, lapsed, put off.
+"""Raises low-water marks behind ready tasks that left their lines without a claim: purged, cancelled, ttl-expired,
+put off.
 
 Each of them leaves a tombstone in the index, and only claims raise marks on their way. A queue that is purged, or whose
 tasks outlive their time while no worker comes, would have whoever looks for its first task walk over all of them, at

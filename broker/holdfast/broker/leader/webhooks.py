@@ -71,7 +71,9 @@ class Webhooks:
         self._closed = threading.Event()
         self._shunned: dict[str, float] = {}  # by host: until when
 
-    def post(self, url: str, message: dict[str, Any], on_end: Callable[[bool], None] = lambda _is_told: None) -> None:
+    def post(
+        self, url: str, message: dict[str, Any], on_end: Callable[[bool], None] = lambda _is_reported: None
+    ) -> None:
         """Sends it soon. If too many wait already it is dropped, and said so."""
         if self._closed.is_set():
             return
@@ -89,7 +91,7 @@ class Webhooks:
         """Sends nothing more. What is under way is left to itself."""
         self._closed.set()
         try:
-            self._waiting.put_nowait(("", b"", lambda _is_told: None))  # wakes the thread
+            self._waiting.put_nowait(("", b"", lambda _is_reported: None))  # wakes the thread
         except queue.Full:
             pass  # it is awake
 

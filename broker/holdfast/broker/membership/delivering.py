@@ -11,8 +11,8 @@ from holdfast.broker.api.internal import DEAL_SHARES, RECEIVE_TASKS
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.peers.peer_calls import CallFailedError, PeerCalls
-from holdfast.machine.rows import Letter
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.machine.rows import OutboxMessage
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, RefusedError
 
 DELIVER_SECONDS: Final = 5.0
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class Deliveries:
-    """Finds the leader of the shard that letters are for. Whatever goes wrong is raised: the relay tries again."""
+    """Finds the leader of the shard that messages are for. Whatever goes wrong is raised: the relay tries again."""
 
     def __init__(self, calls: PeerCalls, cluster_view: MapClusterView) -> None:
         self._calls = calls
@@ -31,11 +31,11 @@ class Deliveries:
         self._answered: dict[int, str] = {}  # by shard: which node led it when it was last asked
 
     async def deliver(
-        self, destination: int, source: int, incarnation: int, first_sequence: int, letters: Sequence[Letter]
+        self, destination: int, source: int, incarnation: int, first_sequence: int, messages: Sequence[OutboxMessage]
     ) -> int:
-        """Up to which letter the destination has them now."""
+        """Up to which message the destination has them now."""
         cluster_id = self._cluster_view.cluster_id
-        request = receive_request(cluster_id, destination, source, incarnation, first_sequence, list(letters))
+        request = receive_request(cluster_id, destination, source, incarnation, first_sequence, list(messages))
         answer = await self._ask_leader(destination, RECEIVE_TASKS, request, pb.ReceiveTasksResponse.FromString)
         return answer.received
 

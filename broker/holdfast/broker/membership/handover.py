@@ -70,7 +70,7 @@ class NodeHandover:
         self._sleep = sleep
         self._ends_s = 0.0
         self._asked = asyncio.Event()
-        self._looking: asyncio.Task[HandoverView] | None = None
+        self._polling: asyncio.Task[HandoverView] | None = None
 
     async def ask(self) -> HandoverView:
         """Hands over what can be, and tells whether the node may stop now."""
@@ -80,12 +80,12 @@ class NodeHandover:
         if self._own.record is not None and self._own.record.handover is Handover.NONE:
             self._set(Handover.ASKED)
             _log.info("handover_asked", leads=len(self._led()))
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="handover")
-            self._looking.add_done_callback(_seen)
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll(), name="handover")
+            self._polling.add_done_callback(_seen)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await asyncio.shield(self._looking)
+                return await asyncio.shield(self._polling)
         except TimeoutError:
             led = self._led()
             return HandoverView(len(led), {replica.number: "it is being handed over" for replica in led})
@@ -94,8 +94,8 @@ class NodeHandover:
         """The node stays, and may lead again."""
         self._asked.clear()
         self._host.is_handing_over = False
-        if self._looking is not None:
-            await end_tasks([self._looking])
+        if self._polling is not None:
+            await end_tasks([self._polling])
         if self._set(Handover.NONE):
             _log.info("handover_taken_back")
         if self._own.record is not None and not await self._store.note_handover(self._own.record):
@@ -117,7 +117,7 @@ class NodeHandover:
 
     # --- looks ------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> HandoverView:
+    async def _poll(self) -> HandoverView:
         if self._own.record is None or not await self._store.note_handover(self._own.record):
             raise etcd_unavailable("this node is not registered at the moment")
         await asyncio.gather(*map(self._host.hand_over, self._led()))
@@ -196,21 +196,21 @@ class NodeHandover:
 
     def _sights(self, answers: Mapping[str, pb.DescribeNodeResponse]) -> Iterable[ShardSight]:
         """Of each shard what its leader of the newest term says."""
-        told: dict[int, tuple[int, ShardSight]] = {}
+        reported: dict[int, tuple[int, ShardSight]] = {}
         for name, answer in answers.items():
             for one in answer.replicas:
                 if one.caught_up:  # only who leads, and serves, says so
                     leader = identity_of(name, answer.node_id)
                     sight = ShardSight(one.shard, leader, tuple(one.membership.voters), tuple(one.caught_up))
-                    told[one.shard] = max(told.get(one.shard, (0, sight)), (one.term, sight), key=_term)
+                    reported[one.shard] = max(reported.get(one.shard, (0, sight)), (one.term, sight), key=_term)
         for number, replica in self._host.replicas.items():
             if replica.raft.role == LEADER and replica.shard.serves:
                 raft = replica.raft
                 ready = caught_up(raft, self._now_s())
                 sight = ShardSight(number, self._host.me, raft.configuration.voters, ready)
-                told[number] = max(told.get(number, (0, sight)), (raft.term, sight), key=_term)
+                reported[number] = max(reported.get(number, (0, sight)), (raft.term, sight), key=_term)
         for number in sorted(self._shards()):
-            yield told[number][1] if number in told else ShardSight(number)
+            yield reported[number][1] if number in reported else ShardSight(number)
 
 
 def _seen(looked: asyncio.Task[HandoverView]) -> None:
@@ -219,8 +219,8 @@ def _seen(looked: asyncio.Task[HandoverView]) -> None:
         looked.exception()
 
 
-def _term(told: tuple[int, ShardSight]) -> int:
-    return told[0]
+def _term(reported: tuple[int, ShardSight]) -> int:
+    return reported[0]
 
 
 def _sights_of(answers: Mapping[str, pb.DescribeNodeResponse]) -> dict[str, NodeSight]:

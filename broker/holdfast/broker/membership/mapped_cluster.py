@@ -16,15 +16,14 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
 from holdfast.broker.leader.clock_evidence import ClockEvidence
 from holdfast.broker.membership.handover import NodeHandover, OwnRecord
+from holdfast.broker.membership.peer_cluster import PeerCluster
 from holdfast.broker.membership.queue_reconciler import QueueReconciler
 from holdfast.broker.membership.reconciler import ShardReconciler
 from holdfast.broker.membership.settings_news import SettingsNews
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import node_list_digest
-from holdfast.broker.peers.records import PeerCounters
-from holdfast.broker.peers.transport import PeerInfo
-from holdfast.broker.replica.commit_loop import CommitLoop, Message
-from holdfast.broker.replica.host import Host, HostListener
+from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.peer_wire import PeerWire, host_and_port
 from holdfast.cluster.admin.backups import ClusterBackups
 from holdfast.cluster.admin.conversion import handover_message
@@ -57,7 +56,7 @@ STOP_SECONDS_MAX: Final = 2.0  # for the last word to etcd
 _log = get_logger(__name__)
 
 
-class MappedCluster(HostListener):
+class MappedCluster(PeerCluster):
     """The other nodes, and the map. `announce` before `run`."""
 
     def __init__(
@@ -73,9 +72,9 @@ class MappedCluster(HostListener):
         find_service: Callable[[int], TaskService],
         metrics: Metrics,
     ) -> None:
+        super().__init__(host, rounds, wire)
         self._config = config
         self._node_id = data_dir.node_id
-        self._host = host
         self._cluster_view = cluster_view
         self._copy = MapCopy(data_dir.path, config.cluster_name)
         self._etcd = etcd
@@ -98,9 +97,7 @@ class MappedCluster(HostListener):
         internal = InternalService(
             find_service, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
         )
-        self._rounds = rounds
-        self._wire = wire
-        self._peers = wire.peers
+        wire.calls.serve(internal)
         self._news = SettingsNews(cluster_view, wire.calls, host, self._peers.connected)
         self._peer_address = ""
         self._lease = 0
@@ -108,13 +105,10 @@ class MappedCluster(HostListener):
         self._meets_peers = False
         self._changed = asyncio.Event()  # the map has, since it was saved
         self._background = Service(
-            self.follower.run, self._register, self._save, self._tell_waiting, self._wire.tell_time,
+            self.follower.run, self._register, self._save, self._report_waiting, self._wire.report_time,
             lambda: self._once_registered(self._reconciler.run), lambda: self._once_registered(self._queues.run),
             self._end_if_removed, self._meet_without_etcd, self._handover.run, self._news.run,
         )  # fmt: skip
-        host.listen(self)
-        wire.calls.serve(internal)
-        wire.serve(self)
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -187,7 +181,7 @@ class MappedCluster(HostListener):
     async def _register(self) -> None:
         """Is in the map for as long as this process lives."""
         assert self._own.record is not None, "announced before"
-        told = ""  # the last trouble, said once
+        reported = ""  # the last trouble, said once
         while True:
             try:
                 self._lease = await self._etcd.grant(LEASE_SECONDS)
@@ -203,9 +197,9 @@ class MappedCluster(HostListener):
                     raise
                 if isinstance(error, DuplicateNodeError) and error.other.node_id == self._node_id:
                     raise  # a copy of this very node: two must not vote under one identity
-                if str(error) != told:
-                    told = str(error)
-                    _log.error("not_registered", error=told)
+                if str(error) != reported:
+                    reported = str(error)
+                    _log.error("not_registered", error=reported)
             await asyncio.sleep(REGISTER_SECONDS)
 
     async def _hold(self, record: NodeRecord, lease: int) -> None:
@@ -238,11 +232,11 @@ class MappedCluster(HostListener):
             "directory to add it anew."
         )
 
-    async def _tell_waiting(self) -> None:
+    async def _report_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""
         await asyncio.sleep(WAITING_SECONDS)
         while True:
-            if self._host.is_blank:
+            if self._host.is_empty:
                 _log.warning("waiting", detail=self.waits_for())
             await asyncio.sleep(WAITING_AGAIN_SECONDS)
 
@@ -258,13 +252,6 @@ class MappedCluster(HostListener):
         return "this node is to have replicas, and waits for the leaders of their shards to add it"
 
     # --- the other nodes --------------------------------------------------------------------------------------
-
-    @property
-    def is_blank(self) -> bool:
-        return self._host.is_blank
-
-    def receive(self, identity: str, messages: list[Message]) -> None:
-        self._rounds.receive(identity, messages)
 
     def peers_changed(self) -> None:
         self._reconciler.wanted.set()
@@ -299,17 +286,10 @@ class MappedCluster(HostListener):
     def _identities(self) -> Mapping[str, str]:
         return {name: peer.identity for name, peer in self.connected().items()}
 
-    def connected(self) -> Mapping[str, PeerInfo]:
-        return self._peers.connected()
-
     @property
     def certificates(self) -> list[Reloaded[Any]]:
         """Of the peers and of etcd, if there are any."""
         return [each for each in (self._peers.certificates, self._etcd.certificates) if each is not None]
-
-    @property
-    def counters(self) -> PeerCounters:
-        return self._peers.counters
 
 
 def mapped_wire(config: BrokerConfig, node_id: str, source: TimeSource, evidence: ClockEvidence) -> PeerWire:

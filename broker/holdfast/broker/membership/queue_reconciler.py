@@ -30,7 +30,7 @@ from holdfast.routing.sets import visible
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 SEARCHED_QUEUES: Final = 200  # at a look
 QUEUES_PER_SLICE: Final = 200  # before other work of the loop gets a turn
 
@@ -51,20 +51,20 @@ class QueueReconciler:
         self._unfinished: set[str] = set()  # queues to be looked at: what they need has not been done yet
         self._leaving: set[str] = set()  # queues with shards that drain or have drained: these may change by themselves
         self._is_etcd_away = False  # it did not answer at this look: nobody waits for it again
-        self._told: dict[str, str] = {}  # by queue: the last trouble, said once
+        self._reported: dict[str, str] = {}  # by queue: the last trouble, said once
         self._searched: dict[int, bytes] = {}  # by shard: the last queue that was looked at
         self._turn = 0  # whose queues are searched next
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)  # not at every change of the map: there may be thousands of records
-            await self.look()
+            await asyncio.sleep(POLL_SECONDS)  # not at every change of the map: there may be thousands of records
+            await self.poll()
             try:
                 await self.search()
             except Exception as error:  # noqa: BLE001 - as above
                 _log.debug("search_put_off", error=str(error))
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         at = self._cluster_view.map
         if at.cluster is None:
             return
@@ -74,7 +74,7 @@ class QueueReconciler:
             if done % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
                 await asyncio.sleep(0)
             try:
-                is_done = await self._look_at(at, queue)
+                is_done = await self._poll_one(at, queue)
             except EtcdError as error:
                 is_done, self._is_etcd_away = False, True
                 _log.debug("queue_put_off", queue=queue, error=str(error))
@@ -83,9 +83,9 @@ class QueueReconciler:
                 _log.debug("queue_put_off", queue=queue, error=str(error) or type(error).__name__)
             except Exception as error:  # noqa: BLE001 - a record that nobody can use must not end the node
                 is_done = False
-                if self._told.get(queue) != (told := str(error)):
-                    self._told[queue] = told
-                    _log.error("queue_record_unusable", queue=queue, error=told)
+                if self._reported.get(queue) != (reported := str(error)):
+                    self._reported[queue] = reported
+                    _log.error("queue_record_unusable", queue=queue, error=reported)
             if is_done:
                 self._unfinished.discard(queue)
             else:
@@ -111,12 +111,12 @@ class QueueReconciler:
                 after = rows[-1][0] if rows else b""
                 await asyncio.sleep(0)
 
-    async def _look_at(self, at: PartitionMap, queue: str) -> bool:
+    async def _poll_one(self, at: PartitionMap, queue: str) -> bool:
         """Does what the queue needs on the shards that are led here; whether nothing is left to do."""
         record = at.queues.get(queue, _NO_RECORD)
         is_done = True
         for number, shard in self._led({*record.draining, *record.drained}):
-            is_done &= await self._tell_drained(queue, record, number, shard)
+            is_done &= await self._report_drained(queue, record, number, shard)
         for number, shard in self._led(visible(at.route(queue))):
             is_done &= await self._log_policy(queue, at.queue_version(queue), record, number, shard)
         return is_done
@@ -127,7 +127,7 @@ class QueueReconciler:
             if replica is not None and replica.shard.serves:
                 yield number, replica.shard
 
-    async def _tell_drained(self, queue: str, record: QueueRecord, number: int, shard: Shard) -> bool:
+    async def _report_drained(self, queue: str, record: QueueRecord, number: int, shard: Shard) -> bool:
         """A shard that was drained has tasks again when a dead letter there is retried, or a late one arrives."""
         is_empty = _is_empty(shard.queue(queue.encode()))
         if is_empty is (number in record.drained):

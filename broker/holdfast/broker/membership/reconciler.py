@@ -35,8 +35,8 @@ from holdfast.routing.groups import incarnation_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused
 
-LOOK_SECONDS = 0.25
-EVERYWHERE_LOOKS = 8
+POLL_SECONDS = 0.25
+EVERYWHERE_POLLS = 8
 AGAIN_SECONDS = 1.0  # after something went wrong
 WORKS_AT_ONCE_MAX = 16
 
@@ -69,22 +69,22 @@ class ShardReconciler:
         self.wanted = asyncio.Event()  # the map has changed, or who leads here
 
     async def run(self) -> None:
-        looks = 0
+        polls = 0
         try:
             while True:
                 # What others wait for this node to do is in the map; it need not be gone through at every look.
-                self.look(everywhere=self.wanted.is_set() or looks % EVERYWHERE_LOOKS == 0)
+                self.poll(everywhere=self.wanted.is_set() or polls % EVERYWHERE_POLLS == 0)
                 self.wanted.clear()
-                looks += 1
+                polls += 1
                 try:
-                    async with asyncio.timeout(LOOK_SECONDS):
+                    async with asyncio.timeout(POLL_SECONDS):
                         await self.wanted.wait()
                 except TimeoutError:
                     continue
         finally:
             await end_tasks(self._works.values())
 
-    def look(self, *, everywhere: bool) -> None:
+    def poll(self, *, everywhere: bool) -> None:
         """Begins whatever there is to do with the shards of this node, or with all."""
         self._there = {**self._connected(), name_of(self._me): self._me}
         shards = self._cluster_view.map.shards
@@ -107,7 +107,7 @@ class ShardReconciler:
                 return self._retire
             return self._reclaim if self._is_recovered(record, replica) else None
         if replica.shard.serves:
-            is_settled = self._is_told(number, record, replica) and self._is_as_desired(record, replica)
+            is_settled = self._is_reported(number, record, replica) and self._is_as_desired(record, replica)
             return None if is_settled else self._reconcile
         if self._me in record.leaving:
             return self._retire
@@ -159,10 +159,10 @@ class ShardReconciler:
 
     # --- shards that this node leads --------------------------------------------------------------------------
 
-    def _is_told(self, number: int, record: ShardRecord, replica: Replica) -> bool:
+    def _is_reported(self, number: int, record: ShardRecord, replica: Replica) -> bool:
         """Whether the map knows who leads and who the members are."""
-        is_told = record.is_founded and record.members.version >= replica.raft.configuration.version
-        return is_told and self._is_hinted(number, replica)
+        is_reported = record.is_founded and record.members.version >= replica.raft.configuration.version
+        return is_reported and self._is_hinted(number, replica)
 
     def _is_hinted(self, number: int, replica: Replica) -> bool:
         # While it still serves it may have heard of a newer term: whoever leads in that one says so itself, and could

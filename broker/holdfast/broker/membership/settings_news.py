@@ -8,7 +8,7 @@ from typing import Protocol
 from holdfast.broker.api.internal import SETTINGS_NEWS
 from holdfast.broker.cluster_view.map_view import NEWS_QUEUES, MapClusterView
 from holdfast.broker.policy.settings_guard import ANSWER_SECONDS, ASK_SECONDS, QUEUES_MAX, RENEW_SECONDS
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.sets import visible
 from holdfast.serving.logs import get_logger
 
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 class Told(Protocol):
     """The shards that this node leads."""
 
-    def settings_told(self, number: int, queue: bytes, version: int) -> None:
+    def settings_reported(self, number: int, queue: bytes, version: int) -> None:
         """Nothing happens if the shard is led by another node."""
         ...
 
@@ -51,7 +51,7 @@ class SettingsNews:
         at = self._cluster_view.map
         for queue, version in ((queue, version) for each in heard for queue, version in each.items()):
             for number in {at.route(queue).home, *visible(at.route(queue))}:
-                self._led.settings_told(number, queue.encode(), version)
+                self._led.settings_reported(number, queue.encode(), version)
 
     async def _ask(self, node: str) -> Mapping[str, int]:
         at, found = self._cluster_view.map, dict[str, int]()

@@ -6,18 +6,17 @@ brings them in line with the list, one change at a time.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
 from holdfast.broker.leader.clock_evidence import ClockEvidence
+from holdfast.broker.membership.peer_cluster import PeerCluster
 from holdfast.broker.peers.identities import node_list_digest
-from holdfast.broker.peers.records import PeerCounters
-from holdfast.broker.peers.transport import PeerInfo
-from holdfast.broker.replica.commit_loop import CommitLoop, Message
-from holdfast.broker.replica.host import Host, HostListener
+from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.member_plan import Change, Step, next_change
 from holdfast.broker.replica.peer_wire import PeerWire, host_and_port
 from holdfast.broker.replica.replica import Replica
@@ -53,18 +52,13 @@ class Waiting:
         return "all nodes are there, and the first of the list is about to found the cluster"
 
 
-class StaticCluster(HostListener):
+class StaticCluster(PeerCluster):
     """The other nodes, for a node that is not alone."""
 
     def __init__(self, config: BrokerConfig, host: Host, rounds: CommitLoop, wire: PeerWire) -> None:
+        super().__init__(host, rounds, wire)
         self._config = config
-        self._host = host
-        self._rounds = rounds
-        self._wire = wire
-        self._peers = wire.peers
         self._changed = asyncio.Event()  # somebody came or went
-        host.listen(self)
-        wire.serve(self)
 
     async def start(self) -> int:
         return await self._wire.start()
@@ -72,35 +66,21 @@ class StaticCluster(HostListener):
     async def stop(self) -> None:
         await self._wire.stop()
 
-    @property
-    def is_blank(self) -> bool:
-        return self._host.is_blank
-
-    def receive(self, identity: str, messages: list[Message]) -> None:
-        self._rounds.receive(identity, messages)
-
     def peers_changed(self) -> None:
         self._changed.set()
-
-    def connected(self) -> Mapping[str, PeerInfo]:
-        return self._peers.connected()
 
     @property
     def certificates(self) -> list[Reloaded[Any]]:
         return [] if self._peers.certificates is None else [self._peers.certificates]
 
-    @property
-    def counters(self) -> PeerCounters:
-        return self._peers.counters
-
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""
-        await Service(self._found, self._wire.tell_time, self._tell_waiting).run()
+        await Service(self._found, self._wire.report_time, self._report_waiting).run()
 
-    async def _tell_waiting(self) -> None:
+    async def _report_waiting(self) -> None:
         """A node that has nothing and serves nothing must say what it waits for."""
         await asyncio.sleep(WAITING_SECONDS)
-        while self._host.is_blank:
+        while self._host.is_empty:
             waiting = self.waiting()
             _log.warning(
                 waiting.event, missing=waiting.missing, with_data=waiting.with_data,
@@ -117,15 +97,15 @@ class StaticCluster(HostListener):
         others = [node.name for node in self._config.nodes if node.name != self._config.node_name]
         return Waiting(
             [name for name in others if name not in connected],
-            [name for name in others if name in connected and not connected[name].blank],
+            [name for name in others if name in connected and not connected[name].empty],
         )
 
     async def _found(self) -> None:
         if self._config.nodes[0].name != self._config.node_name:
             return
-        while self._host.is_blank:
+        while self._host.is_empty:
             self._changed.clear()
-            if await self._peers.all_blank() and self._host.is_blank:
+            if await self._peers.all_empty() and self._host.is_empty:
                 connected = self._peers.connected()
                 if len(connected) == len(self._config.nodes) - 1:
                     self._host.found_all([self._host.me, *(peer.identity for peer in connected.values())])

@@ -65,8 +65,8 @@ class StateReport:
     index: int
     incarnation: int
     problems: tuple[str, ...]
-    sent: Mapping[int, tuple[int, int]]  # by destination: the newest letter that has left the outbox, and of all
-    received: Mapping[tuple[int, int], int]  # by source and its incarnation: the newest letter that is here
+    sent: Mapping[int, tuple[int, int]]  # by destination: the newest message that has left the outbox, and of all
+    received: Mapping[tuple[int, int], int]  # by source and its incarnation: the newest message that is here
     is_compared: bool  # all rows were compared with each other; otherwise they were read
 
 
@@ -272,7 +272,7 @@ def _me_in(journal: NodeJournal, node_id: str, shard: int) -> tuple[str, Configu
     if me is None:
         raise ReviveError(
             "NOT_A_MEMBER", f"Expected this node to have been a member of shard {shard}, but its replica knows no "
-            "configuration with it: it is blank, or was removed. Use the data of another node."
+            "configuration with it: it is empty, or was removed. Use the data of another node."
         )  # fmt: skip
     return me, configuration
 

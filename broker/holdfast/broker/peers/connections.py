@@ -25,8 +25,8 @@ from holdfast.broker.peers.words import (
     PREFACE_BYTES,
     WORD,
     WORD_BYTES_MAX,
-    BlankAsked,
-    BlankTold,
+    EmptyAnswer,
+    EmptyQuery,
     Hello,
     Proof,
     Refused,
@@ -102,12 +102,12 @@ class Owner(Protocol):
 
     def frame_came(self, identity: str, body: bytes) -> None: ...
 
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether this node has nothing yet."""
         ...
 
-    def blank_told(self) -> None:
-        """A peer has answered whether it is blank."""
+    def empty_answered(self) -> None:
+        """A peer has answered whether it is empty."""
         ...
 
 
@@ -205,9 +205,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _wait_for_rest(self, seconds: float) -> None:
         if not self.has_ended:
-            self._patience = asyncio.get_running_loop().call_later(seconds, self._look_for_rest)
+            self._patience = asyncio.get_running_loop().call_later(seconds, self._check_rest)
 
-    def _look_for_rest(self) -> None:
+    def _check_rest(self) -> None:
         """Whoever begins a frame goes on with it. The time before the hello has a limit of its own."""
         self._patience = None
         if not self._reader.has_rest:
@@ -410,11 +410,11 @@ class Incoming(Connection):
             self._owner.frame_came(self.identity, body)
 
     def _take_word(self, word: Word) -> None:
-        if not isinstance(word, BlankAsked):
+        if not isinstance(word, EmptyQuery):
             raise PeerError(Reason.FRAME_UNEXPECTED, "a word that does not belong here")
         if self.transport.get_write_buffer_size() > _ANSWER_BYTES_MAX:
             raise PeerError(Reason.ANSWERS_UNREAD, "questions without an end")
-        self.say(BlankTold(word.number, self._owner.is_blank()))
+        self.say(EmptyAnswer(word.number, self._owner.is_empty()))
 
     def hold(self) -> None:
         """No more frames from here, not even those that have come already, until `let_go`."""
@@ -448,8 +448,8 @@ class Outgoing(Connection):
         super().__init__(owner)
         self.dialled = dialled
         self.address = address
-        self.blank = False  # as the peer last said
-        self.blank_number = 0  # of the last question that it answered
+        self.empty = False  # as the peer last said
+        self.empty_number = 0  # of the last question that it answered
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
@@ -472,13 +472,13 @@ class Outgoing(Connection):
         self.say(Proof(secret.proof(DIALLING, *self._hellos(hello))))
 
     def _welcome(self, hello: Hello) -> None:
-        self.blank = hello.blank
+        self.empty = hello.empty
 
     def _take_word(self, word: Word) -> None:
-        if not isinstance(word, BlankTold):
+        if not isinstance(word, EmptyAnswer):
             raise PeerError(Reason.FRAME_UNEXPECTED, "a word that does not belong here")
-        self.blank, self.blank_number = word.blank, word.number
-        self._owner.blank_told()
+        self.empty, self.empty_number = word.empty, word.number
+        self._owner.empty_answered()
 
     def _warn(self, event: str, reason: Reason, **facts: str) -> None:
         super()._warn(event, reason, **({"node": self.dialled} | facts))

@@ -1,7 +1,7 @@
 """Calls from one broker to another: tasks that an ack brings with it and that live elsewhere, and shares of limits.
 
 They travel in frames between nodes that know each other (peers/), never over the port for clients: whoever can make
-them can have a shard take letters for received that never came. The request goes to a node in this node's connection,
+them can have a shard take messages for received that never came. The request goes to a node in this node's connection,
 the answer comes back in that node's own. What is under way is bounded in calls and in bytes, on both sides: the same
 connections carry heartbeats.
 """

@@ -5,8 +5,8 @@ the other. A frame goes to an *identity*, never to a name: what was meant for a 
 reach the one that came in its place. Frames may be lost with a connection or dropped when a peer does not read, never
 changed, and those of one connection arrive in order.
 
-**Blank.** A founder may found only if every other node is blank *now*. A hello tells how it was then, so
-`all_blank` asks again: a numbered question on each outgoing connection, answered on the same connection from the
+**Empty.** A founder may found only if every other node is empty *now*. A hello tells how it was then, so
+`all_empty` asks again: a numbered question on each outgoing connection, answered on the same connection from the
 peer's present state. It is true only if every other node answered this very question with yes.
 
 **Addresses** may change at run time. Two nodes learn of a third at different moments, so a node that is new may be
@@ -27,7 +27,7 @@ from holdfast.broker.peers.identities import identity_of, is_name
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerContexts, PeerTls
-from holdfast.broker.peers.words import WORD, BlankAsked, Expectation, Hello, objection
+from holdfast.broker.peers.words import WORD, EmptyQuery, Expectation, Hello, objection
 from holdfast.common.service import end_tasks
 from holdfast.serving import reloading
 from holdfast.serving.logs import get_logger
@@ -42,14 +42,14 @@ _log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
     identity: str
-    blank: bool  # as it last said: in its hello, or when `all_blank` asked
+    empty: bool  # as it last said: in its hello, or when `all_empty` asked
 
 
 class PeerListener(Protocol):
     """The node, as its connections see it."""
 
     @property
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it has nothing yet: no log, no vote, no promise."""
         ...
 
@@ -225,29 +225,29 @@ class Peers:
 
     def connected(self) -> dict[str, PeerInfo]:
         """The nodes that hear this one, by name."""
-        return {each.dialled: PeerInfo(each.identity, each.blank) for each in self._outgoing.values()}
+        return {each.dialled: PeerInfo(each.identity, each.empty) for each in self._outgoing.values()}
 
     def identity_named(self, name: str) -> str | None:
         """Of the node of this name, if it hears this one."""
         return next((each.identity for each in self._outgoing.values() if each.dialled == name), None)
 
-    async def all_blank(self, timeout_s: float = 1.0) -> bool:
-        """Whether every other node is connected and says now, not in some earlier hello, that it is blank."""
+    async def all_empty(self, timeout_s: float = 1.0) -> bool:
+        """Whether every other node is connected and says now, not in some earlier hello, that it is empty."""
         self._questions = (self._questions + 1) % _NUMBERS
         number = self._questions
         asked = list(self._outgoing.values())
         if {each.dialled for each in asked} != self._addresses.keys():
             return False
         for connection in asked:
-            connection.say(BlankAsked(number))
+            connection.say(EmptyQuery(number))
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(each.blank_number == number or each.has_ended for each in asked):
+                while not all(each.empty_number == number or each.has_ended for each in asked):
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
             return False
-        return all(each.blank and not each.has_ended for each in asked)
+        return all(each.empty and not each.has_ended for each in asked)
 
     def waiting_bytes(self, identity: str) -> int:
         """What was taken for this peer and has not left yet; 0 when it is not connected."""
@@ -290,8 +290,8 @@ class Peers:
     def dialling_context(self) -> ssl.SSLContext | None:
         return self.certificates.current.dialling if self.certificates else None
 
-    def is_blank(self) -> bool:
-        return self._listener.is_blank
+    def is_empty(self) -> bool:
+        return self._listener.is_empty
 
     def frame_came(self, identity: str, body: bytes) -> None:
         self._listener.frame_came(identity, body)
@@ -299,7 +299,7 @@ class Peers:
     def hello_for(self, receiver: str) -> Hello:
         expected = self._expected
         nonce = b"" if self.secret is None else new_nonce()
-        return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self.is_blank(), nonce)
+        return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self.is_empty(), nonce)
 
     def check_hello(self, connection: Connection, hello: Hello) -> Reason | None:
         dialled = connection.dialled if isinstance(connection, Outgoing) else None
@@ -331,7 +331,7 @@ class Peers:
         if older is not None:
             older.close()  # of a dialler on its way out, when an address went and came back
         self._outgoing[hello.identity] = connection
-        _log.info("node connected", node=hello.name, node_id=hello.node_id, host=connection.host, blank=hello.blank)
+        _log.info("node connected", node=hello.name, node_id=hello.node_id, host=connection.host, empty=hello.empty)
         self._plan_change()
         return None
 
@@ -379,7 +379,7 @@ class Peers:
             del self._incoming[hello.name]
         self._answered.set()
 
-    def blank_told(self) -> None:
+    def empty_answered(self) -> None:
         self._answered.set()
         self._plan_change()
 
@@ -387,9 +387,9 @@ class Peers:
         """Not at once: the caller may be in the middle of something, and several changes need one call."""
         if not self._change_planned:
             self._change_planned = True
-            asyncio.get_running_loop().call_soon(self._tell_change)
+            asyncio.get_running_loop().call_soon(self._notify_change)
 
-    def _tell_change(self) -> None:
+    def _notify_change(self) -> None:
         self._change_planned = False
         self._listener.peers_changed()
 
@@ -397,5 +397,5 @@ class Peers:
 async def _keep_current(certificates: Reloaded[PeerContexts]) -> None:
     """New connections are made with new certificates; those that are there go on."""
     while True:
-        await asyncio.sleep(reloading.LOOK_SECONDS)
-        await asyncio.to_thread(certificates.look)
+        await asyncio.sleep(reloading.POLL_SECONDS)
+        await asyncio.to_thread(certificates.poll)

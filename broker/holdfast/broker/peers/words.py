@@ -12,8 +12,8 @@ dialling node                      dialled node
   Proof, or Refused     ──────>                                 with a cluster secret (handshake.py)
                         <──────    Proof or Refused             likewise
   frames                ──────>
-  BlankAsked            ──────>
-                        <──────    BlankTold, or Refused (a newer connection came)
+  EmptyQuery            ──────>
+                        <──────    EmptyAnswer, or Refused (a newer connection came)
 """
 
 from collections.abc import Callable, Set
@@ -31,7 +31,7 @@ WORD_BYTES_MAX: Final = 1024  # all that is read from somebody who has not said 
 DIGEST_BYTES_MAX: Final = 64
 NONCE_BYTES_MAX: Final = 64
 PROOF_BYTES: Final = 32
-HELLO_KIND, REFUSED_KIND, BLANK_ASKED_KIND, BLANK_TOLD_KIND, PROOF_KIND = range(1, 6)
+HELLO_KIND, REFUSED_KIND, EMPTY_QUERY_KIND, EMPTY_ANSWER_KIND, PROOF_KIND = range(1, 6)
 
 _PREFACE: Final = Struct(">8sI")
 PREFACE_BYTES: Final = _PREFACE.size
@@ -39,8 +39,8 @@ PREFACE: Final = _PREFACE.pack(MAGIC, PROTOCOL_VERSION)
 _BEGIN: Final = Struct(">BB")
 _LENGTH: Final = Struct(">H")
 _REFUSED: Final = Struct(">BBB")
-_BLANK_ASKED: Final = Struct(">BBI")
-_BLANK_TOLD: Final = Struct(">BBIB")
+_EMPTY_QUERY: Final = Struct(">BBI")
+_EMPTY_ANSWER: Final = Struct(">BBIB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Hello:
     name: str  # the sender's
     node_id: str
     receiver: str  # the name of the node that the sender means to speak to
-    blank: bool  # the sender has no log yet
+    empty: bool  # the sender has no log yet
     nonce: bytes = b""  # fresh, of a sender with a cluster secret; empty without one
 
     @property
@@ -66,16 +66,16 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class BlankAsked:
-    """Are you blank still? The answer repeats the number."""
+class EmptyQuery:
+    """Are you empty still? The answer repeats the number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class BlankTold:
+class EmptyAnswer:
     number: int
-    blank: bool
+    empty: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Proof:
     proof: bytes
 
 
-Word = Hello | Refused | BlankAsked | BlankTold | Proof
+Word = Hello | Refused | EmptyQuery | EmptyAnswer | Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,10 @@ def encode_word(word: Word) -> bytes:
             return _encode_hello(word)
         case Refused(reason):
             return _REFUSED.pack(WORD, REFUSED_KIND, reason)
-        case BlankAsked(number):
-            return _BLANK_ASKED.pack(WORD, BLANK_ASKED_KIND, number)
-        case BlankTold(number, blank):
-            return _BLANK_TOLD.pack(WORD, BLANK_TOLD_KIND, number, blank)
+        case EmptyQuery(number):
+            return _EMPTY_QUERY.pack(WORD, EMPTY_QUERY_KIND, number)
+        case EmptyAnswer(number, empty):
+            return _EMPTY_ANSWER.pack(WORD, EMPTY_ANSWER_KIND, number, empty)
         case Proof(proof):
             return _BEGIN.pack(WORD, PROOF_KIND) + proof
 
@@ -157,7 +157,7 @@ def _encode_hello(hello: Hello) -> bytes:
     parts = [_BEGIN.pack(WORD, HELLO_KIND)]
     for field in fields:
         parts += (_LENGTH.pack(len(field)), field)
-    parts.append(b"\x01" if hello.blank else b"\x00")
+    parts.append(b"\x01" if hello.empty else b"\x00")
     return b"".join(parts)
 
 
@@ -200,14 +200,14 @@ def _read_refused(body: bytes) -> Word:
         raise _broken(f"a refusal for the unknown reason {number}") from None
 
 
-def _read_blank_asked(body: bytes) -> Word:
-    (number,) = _fields(_BLANK_ASKED, body)
-    return BlankAsked(number)
+def _read_empty_query(body: bytes) -> Word:
+    (number,) = _fields(_EMPTY_QUERY, body)
+    return EmptyQuery(number)
 
 
-def _read_blank_told(body: bytes) -> Word:
-    number, blank = _fields(_BLANK_TOLD, body)
-    return BlankTold(number, _flag(blank))
+def _read_empty_answer(body: bytes) -> Word:
+    number, empty = _fields(_EMPTY_ANSWER, body)
+    return EmptyAnswer(number, _flag(empty))
 
 
 def _read_proof(body: bytes) -> Word:
@@ -236,7 +236,7 @@ def _broken(detail: str) -> PeerError:
 _READERS: Final[dict[int, Callable[[bytes], Word]]] = {
     HELLO_KIND: _read_hello,
     REFUSED_KIND: _read_refused,
-    BLANK_ASKED_KIND: _read_blank_asked,
-    BLANK_TOLD_KIND: _read_blank_told,
+    EMPTY_QUERY_KIND: _read_empty_query,
+    EMPTY_ANSWER_KIND: _read_empty_answer,
     PROOF_KIND: _read_proof,
 }

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from holdfast.common.service import Service
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.logs import get_logger
 
 SETTINGS = "settings"  # what such a report is about
@@ -28,7 +28,7 @@ ASK_SECONDS = 4.0  # after the last word from etcd others are asked
 RENEW_SECONDS = 2.0  # between two questions
 CONFIRMED_SECONDS = 8.0  # that an answer of the home counts, from when it was asked for
 BEHIND_SECONDS = 10.0  # that it counts that somebody knows a newer version
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 ANSWER_SECONDS = 2.0
 REPORTS_MAX = 200  # in one call
 QUEUES_MAX = 10_000
@@ -110,7 +110,7 @@ class SettingsGuard(Service):
         newer = self._newer.get(queue)
         return newer is not None and newer.until_s > self._now_s() and newer.version > self._version(queue)
 
-    def told(self, queue: bytes, version: int) -> int:
+    def reported(self, queue: bytes, version: int) -> int:
         """Somebody knows this version. Returns the newest that was heard of."""
         known, was_behind = self._version(queue), self.is_behind(queue)
         newest = max(known, version, self._newer[queue].version if was_behind else 0)
@@ -133,14 +133,14 @@ class SettingsGuard(Service):
     async def _run(self) -> None:
         while True:
             self._woken.clear()
-            self.look()
+            self.poll()
             is_idle = not (self._shown or self._newer)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if is_idle else LOOK_SECONDS):
+                async with asyncio.timeout(None if is_idle else POLL_SECONDS):
                     await self._woken.wait()
             await asyncio.sleep(0.05)  # however often it is woken
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Takes note of what has changed by itself, and begins to ask."""
         for queue in [queue for queue in self._newer if not self.is_behind(queue)]:
             del self._newer[queue]  # it has been heard of here, or nobody speaks of it any more
@@ -193,7 +193,7 @@ class SettingsGuard(Service):
 
     def _answered(self, queue: bytes, newest: int, asked_s: float) -> None:
         if newest > self._version(queue):
-            self.told(queue, newest)
+            self.reported(queue, newest)
         elif queue in self._shown:
             self._confirmed_s[queue] = asked_s + CONFIRMED_SECONDS
         if queue in self._shown and self._may_elsewhere(queue) is not self._shown[queue]:

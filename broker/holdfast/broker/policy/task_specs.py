@@ -20,7 +20,7 @@ from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import HAS_RETRY, UNIQUE_UNTIL_DONE, UNIQUE_WHILE_WAITING
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.sets import is_made_up
+from holdfast.routing.sets import is_automatic_key
 from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, OUT_OF_RANGE, RefusedError
 from holdfast.serving.request_limits import HEADERS_MAX, NON_RETRYABLE_MAX
 
@@ -112,7 +112,7 @@ class TaskSpecs:
             self._flags(spec, delay_ms_max),
             self._timeout_ms(spec, policy),
             self._start_by_ms(spec, policy, max(now_ms, run_at_ms)),
-            _digest(spec) if request_id and not is_made_up(request_id) else 0,
+            _digest(spec) if request_id and not is_automatic_key(request_id) else 0,
         )
 
     def _flags(self, spec: pb.TaskSpec, delay_ms_max: int) -> int:

@@ -22,10 +22,10 @@ from holdfast.limits.buckets import Rate, part_of
 from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
 from holdfast.limits.splitting import Part
 from holdfast.machine.machine import Machine
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.logs import get_logger
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 PAUSE_SECONDS = 0.02  # between looks, however often it is woken
 ASK_SECONDS = 2.0  # for one answer: by the time it is missed, the share that is held has not run out
 SAID_SECONDS = 5.0  # after which it is said that a home does not answer; a fail-over is over by then
@@ -82,7 +82,7 @@ class _Limit:
 class _Shared:
     """One queue."""
 
-    __slots__ = ("claimed_total", "counted_ms", "has_left", "limits", "looked_ms", "use")
+    __slots__ = ("claimed_total", "counted_ms", "has_left", "limits", "polled_ms", "use")
 
     def __init__(self, shard: int, term: int) -> None:
         self.limits = {CONCURRENCY: _Limit(shard, term), RATE: _Limit(shard, term)}
@@ -90,7 +90,7 @@ class _Shared:
         self.claimed_total = 0
         self.counted_ms = 0  # when that was counted
         self.use = AllocationUse()
-        self.looked_ms = 0  # when it was last looked whether tasks are blocked
+        self.polled_ms = 0  # when it was last looked whether tasks are blocked
 
     def count(self, claimed_total: int, now_ms: int) -> None:
         self.claimed_total, self.counted_ms = claimed_total, now_ms
@@ -207,7 +207,7 @@ class AllocationManager(Service):
         self._parts[queue] = part
         return part
 
-    def _look_at_parts(self) -> None:
+    def _poll_parts(self) -> None:
         for queue, part in list(self._parts.items()):
             if self._view.part_of(self._shard, queue) != part:
                 del self._parts[queue]  # until it is asked for again
@@ -246,7 +246,7 @@ class AllocationManager(Service):
                 continue
             if self._woken.is_set():
                 continue
-            if shared.use.is_blocked and now_ms - shared.looked_ms >= BLOCKED_MS:
+            if shared.use.is_blocked and now_ms - shared.polled_ms >= BLOCKED_MS:
                 self._look_for_open(queue, shared, now_ms)
             if self._due(queue, shared, now_ms):
                 self._woken.set()
@@ -283,17 +283,17 @@ class AllocationManager(Service):
     async def _run(self) -> None:
         while True:
             self._woken.clear()
-            self.look()
+            self.poll()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS if self._queues or self._parts else None):
+                async with asyncio.timeout(POLL_SECONDS if self._queues or self._parts else None):
                     await self._woken.wait()
             await asyncio.sleep(PAUSE_SECONDS)
 
     # --- asking -----------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Begins to ask for what is due. A home that does not answer holds up nobody but the queues it is home of."""
-        self._look_at_parts()
+        self._poll_parts()
         by_home: dict[int, list[tuple[bytes, _Shared, list[str]]]] = {}
         now_ms = self._now_ms()
         for queue, shared in list(self._queues.items()):
@@ -329,7 +329,7 @@ class AllocationManager(Service):
         if row is None or not row.ready or policy.paused or shared.has_left:
             shared.use.forget()
             return
-        shared.looked_ms = now_ms
+        shared.polled_ms = now_ms
         outlook = self._handing_out.outlook(queue)
         if outlook.is_open and self._lacks_share(policy, shared, now_ms):
             shared.use.forget()  # all that is known is how it was without
@@ -350,7 +350,7 @@ class AllocationManager(Service):
         row = self._machine.queue(queue)
         if row is None or not row.ready or not self._lacks_share(self._policies.of(queue), shared, now_ms):
             return
-        shared.looked_ms = now_ms
+        shared.polled_ms = now_ms
         if self._handing_out.outlook(queue).is_open:
             shared.use.forget()
 

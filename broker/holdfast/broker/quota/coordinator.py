@@ -16,7 +16,7 @@ from holdfast.machine.entries import Entry
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import DealShares
 from holdfast.machine.outcomes import Outcome
-from holdfast.proto.v1 import couriers_pb2 as pb
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 
 LEASE_MS = 10_000
 SHARDS_MAX = 4096  # of one queue; a cluster has at most 1,024
@@ -45,7 +45,7 @@ class Settings(Protocol):
 
     def is_behind(self, queue: bytes) -> bool: ...
 
-    def told(self, queue: bytes, version: int) -> int:
+    def reported(self, queue: bytes, version: int) -> int:
         """Another shard knows this version. Returns the newest that was heard of."""
         ...
 
@@ -100,12 +100,12 @@ class QuotaCoordinator:
         finally:
             self._one_at_a_time.release()
 
-    def _answer(self, shard: int, told: pb.ShareReport, ledgers: dict[tuple[bytes, str], _Ledger]) -> pb.ShareGrant:
-        queue, what = told.queue.encode(), told.what
-        grant = pb.ShareGrant(queue=told.queue, what=what, number=told.number, lease_ms=LEASE_MS)
+    def _answer(self, shard: int, reported: pb.ShareReport, ledgers: dict[tuple[bytes, str], _Ledger]) -> pb.ShareGrant:
+        queue, what = reported.queue.encode(), reported.what
+        grant = pb.ShareGrant(queue=reported.queue, what=what, number=reported.number, lease_ms=LEASE_MS)
         if what == SETTINGS:
             if self._settings is not None:
-                grant.version = self._settings.told(queue, told.version)
+                grant.version = self._settings.reported(queue, reported.version)
             return grant
         total = self._total(queue, what)
         if total is None:
@@ -120,7 +120,7 @@ class QuotaCoordinator:
             ledger = ledgers[queue, what] = _Ledger(stored, dict(stored))
         if what == CONCURRENCY and shard != self._shard and self._at_home is not None:
             self._note_own_use(self._at_home.in_use(queue), ledger.books, now_ms)
-        report = Report(shard, told.number, told.holds, told.uses, told.demand)
+        report = Report(shard, reported.number, reported.holds, reported.uses, reported.demand)
         # With an equal part for everybody first: who can use little gets it, whatever the others could use.
         is_unsure = self._is_unsettled(now_ms) or (self._settings is not None and self._settings.is_behind(queue))
         dealt = deal(0 if is_unsure else total, ledger.books, report, now_ms, LEASE_MS, least=total)

@@ -138,7 +138,7 @@ class CommitLoop:
         self.wake(replica.number)
 
     def detach(self, replica: Replica) -> None:
-        """Ceases to drive a replica, at once. What comes for it is a stranger's again."""
+        """Ceases to drive a replica, at once. What comes for it is of an unknown sender again."""
         number = replica.number
         assert self._replicas.get(number) is replica, "only what was attached can be detached"
         del self._replicas[number]

@@ -152,7 +152,7 @@ class Host:
             directories.clean(None)
 
     def _check_identity(self, journal: NodeJournal) -> None:
-        """A node that changed its name would be a stranger in its own group, and one without its list finds nobody."""
+        """A node that changed its name would be unknown in its own group, and one without its list finds nobody."""
         _index, configuration = journal.configurations[-1] if journal.configurations else (0, None)
         mine = self.me.partition("/")[2]
         for member in configuration.members if configuration else ():
@@ -172,7 +172,7 @@ class Host:
             )
 
     @property
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether this node has nothing yet: no log, no vote, no promise."""
         return not self.replicas and not self._log.hard_states
 
@@ -194,7 +194,7 @@ class Host:
             self.found(number, secrets.randbits(GROUP_BITS), voters)
 
     def await_state(self, number: int, group: int) -> SnapshotTransfers:
-        """Has a replica of a shard that does not begin empty: it is blank until the state is there that it is given."""
+        """Has a replica of a shard that begins with a state: it is empty until it is given that state."""
         if number in self._dropping:
             raise shard_not_found(number)
         if number not in self.replicas:
@@ -203,7 +203,7 @@ class Host:
         return self.transfers[number]
 
     def join(self, sender: str, message: Message) -> Replica | None:
-        """Another node speaks of a shard that this one has no replica of: it becomes a member, blank as yet."""
+        """Another node speaks of a shard that this one has no replica of: it becomes a member, empty as yet."""
         number, group, _data = message
         if number in self._dropping or not self._cluster_view.admits(sender, number, group):
             return None
@@ -272,7 +272,7 @@ class Host:
         self._clocks[number] = _Clock(self._group_evidence(replica), ClockFitness(self._source))
         self._rounds.attach(replica)
 
-    def _look_at_clock(self, replica: Replica, may_lead: bool) -> None:
+    def _poll_clock(self, replica: Replica, may_lead: bool) -> None:
         """A node whose clock is off neither campaigns nor leads; whoever leads hands over first."""
         raft = replica.raft
         if not may_lead and raft.may_campaign:
@@ -317,11 +317,11 @@ class Host:
         index, term = await self.in_round(replica, begin)
         await committed(replica, index, term)
 
-    def settings_told(self, number: int, queue: bytes, version: int) -> None:
+    def settings_reported(self, number: int, queue: bytes, version: int) -> None:
         """Another node knows this version of the settings of a queue: see settings_news.py."""
         replica = self.replicas.get(number)
         if replica is not None and replica.shard.serves:
-            replica.shard.settings_told(queue, version)
+            replica.shard.settings_reported(queue, version)
 
     async def hand_over_all(self) -> None:
         """Makes others lead what this node leads, if they can, so that nobody has to wait for an election."""
@@ -438,7 +438,7 @@ class Host:
             clock.off_by_ms = 0.0
         elif off_by_ms:  # what the others' clocks say may be missing for a while: then the last word counts
             clock.off_by_ms = off_by_ms
-        self._look_at_clock(replica, may_lead)
+        self._poll_clock(replica, may_lead)
         for listener in self._listeners:
             listener.replica_polled(replica)
 

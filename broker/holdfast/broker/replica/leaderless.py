@@ -14,14 +14,14 @@ class Leaderless:
         self._since_s: dict[int, float] = {}
         self._due_s: dict[int, float] = {}
 
-    def look(self, shards: Collection[int], now_s: float) -> list[tuple[int, float]]:
+    def poll(self, shards: Collection[int], now_s: float) -> list[tuple[int, float]]:
         """`shards` have no leader now. Those that are to be told of now, each with for how long in seconds."""
         for shard in [each for each in self._since_s if each not in shards]:
             del self._since_s[shard], self._due_s[shard]
-        told: list[tuple[int, float]] = []
+        reported: list[tuple[int, float]] = []
         for shard in shards:
             since_s = self._since_s.setdefault(shard, now_s)
             if now_s >= self._due_s.setdefault(shard, now_s + FIRST_SECONDS):
                 self._due_s[shard] = now_s + AGAIN_SECONDS
-                told.append((shard, now_s - since_s))
-        return told
+                reported.append((shard, now_s - since_s))
+        return reported

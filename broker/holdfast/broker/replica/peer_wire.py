@@ -32,7 +32,7 @@ class PeerNode(Protocol):
     """This node, as the others meet it."""
 
     @property
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it has nothing yet: no log, no vote, no promise."""
         ...
 
@@ -92,9 +92,9 @@ class PeerWire:
     # --- what its connections tell ----------------------------------------------------------------------------
 
     @property
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
         assert self._node is not None
-        return self._node.is_blank
+        return self._node.is_empty
 
     def peers_changed(self) -> None:
         assert self._node is not None
@@ -133,7 +133,7 @@ class PeerWire:
     def resume_reading(self) -> None:
         self.peers.resume_reading()
 
-    async def tell_time(self) -> None:
+    async def report_time(self) -> None:
         """Followers have nothing to say to each other, but each needs the others' clocks, and a sign of life."""
         while True:
             for peer in self.peers.connected().values():

@@ -41,7 +41,7 @@ class Probes:
         """A mark was applied, and nothing after it."""
         view = self._view()
         self._hashes[index] = asyncio.create_task(self._hash(view), name=f"probe-{index}")
-        self._hashes[index].add_done_callback(lambda task: self._look(index, task))
+        self._hashes[index].add_done_callback(lambda task: self._poll(index, task))
         if len(self._hashes) > KEPT_MAX:
             _, oldest = self._hashes.popitem(last=False)
             oldest.cancel()
@@ -88,7 +88,7 @@ class Probes:
         """Whether this mark will never be answered: it was passed too long ago, or by a snapshot."""
         return index not in self._hashes and applied_index >= index
 
-    def _look(self, index: int, task: "asyncio.Task[bytes]") -> None:
+    def _poll(self, index: int, task: "asyncio.Task[bytes]") -> None:
         if not task.cancelled() and isinstance(error := task.exception(), StateError):
             _log.error("probe_failed", index=index, error=str(error))
             self._on_failed(error)

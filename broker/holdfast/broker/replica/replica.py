@@ -22,7 +22,7 @@ from holdfast.storage.snapshots.codec import is_snapshot_message
 from holdfast.wal.node_log import NodeLog
 
 TIME_SECONDS = 0.05  # between looks at shard time for the others: until the next one it is told as too slow by 10 %
-LOOK_SECONDS = 0.5  # between looks at what changes slowly: clocks, members, who needs a snapshot
+POLL_SECONDS = 0.5  # between looks at what changes slowly: clocks, members, who needs a snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class Replica:
         self._host = host
         self.raft = host.make_engine(journal, machine.meta.applied_index)
         self.shard = host.make_shard(self.raft, machine)
-        self.raft.shard_time_ms = self._told_time_ms
+        self.raft.shard_time_ms = self._reported_time_ms
         self._led_term = 0  # as the shard knows it; 0: it does not lead
         self.durable_base_index = journal.base_index
-        self._look_due_s = 0.0
+        self._poll_due_s = 0.0
         self._now_s = 0.0
         self._time_ms = 0  # shard time as of the last look; 0: it does not serve
-        self._time_looked_s = 0.0
+        self._time_read_s = 0.0
         self._compact_to = 0
         self._requests: list[Callable[[], None]] = []  # of operators: what they want done with the engine
         self._watchers: list[asyncio.Future[None]] = []
@@ -118,14 +118,14 @@ class Replica:
         """Lets time pass and takes proposals; returns how many entries were staged."""
         budget = budget or RoundBudget()
         self._now_s = now_s
-        is_look_due = now_s >= self._look_due_s
+        is_poll_due = now_s >= self._poll_due_s
         if not self.shard.serves:
             self._time_ms = 0
-        elif not self._time_ms or now_s >= self._time_looked_s + TIME_SECONDS:
+        elif not self._time_ms or now_s >= self._time_read_s + TIME_SECONDS:
             # From the first moment on: whoever leads next begins with what it heard.
-            self._time_ms, self._time_looked_s = self.shard.time_ms(), now_s
-        if is_look_due:
-            self._look_due_s = now_s + LOOK_SECONDS
+            self._time_ms, self._time_read_s = self.shard.time_ms(), now_s
+        if is_poll_due:
+            self._poll_due_s = now_s + POLL_SECONDS
         self.raft.tick(now_s)
         self._take_new_state()
         if self._compact_to > self.journal.base_index:
@@ -135,7 +135,7 @@ class Replica:
         requests, self._requests = self._requests, []
         for act in requests:
             act()
-        if is_look_due:
+        if is_poll_due:
             self._host.replica_polled(self.number, now_s)
         self._follow_role()
         return self.shard.stage(budget)
@@ -159,10 +159,10 @@ class Replica:
         self._now_s = now_s
         self.raft.beat(now_s)
 
-    def _told_time_ms(self) -> int:
+    def _reported_time_ms(self) -> int:
         """Shard time for heartbeats: what time it is at least. The next leader begins as late as this is, and one that
         finds itself far behind moves time at once: were it late, leases would end early after a few leaders."""
-        return carried_on(self._time_ms, (self._now_s - self._time_looked_s) * 1000).least_ms
+        return carried_on(self._time_ms, (self._now_s - self._time_read_s) * 1000).least_ms
 
     def take_outgoing(self) -> list[tuple[str, bytes]]:
         return encode_each(self.raft.ready.take())
@@ -195,9 +195,9 @@ class Replica:
         """Tells those who wait for something to happen."""
         if self.shard.reads_wait:
             self.shard.step_reads()
-        self._tell_watchers()
+        self._notify_watchers()
 
-    def _tell_watchers(self) -> None:
+    def _notify_watchers(self) -> None:
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():
@@ -236,7 +236,7 @@ class Replica:
             self.raft.go_back_to(self.journal)
         else:
             self.raft = self._host.make_engine(self.journal, self.shard.applied_index)
-            self.raft.shard_time_ms = self._told_time_ms
+            self.raft.shard_time_ms = self._reported_time_ms
             self.shard.replicator = self.raft
         # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
         # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.
@@ -244,7 +244,7 @@ class Replica:
         self.shard.aborted(refused, self.journal.last_index)
 
     def _begin_again(self, lost: NodeJournal) -> NodeJournal:
-        """Not even the first round of this replica had room: it is blank, or founds the group that it was to found."""
+        """Not even the first round of this replica had room: it is empty, or founds the group that it was to found."""
         journal = NodeJournal.create(self._log, self.number, group=lost.group, state_name=lost.state_name)
         # What a snapshot brought, or comes later in the log, is not what the group began with.
         is_first = bool(lost.configurations) and lost.configurations[0][0] == 1 and not lost.base_index
@@ -267,7 +267,7 @@ class Replica:
         new, self._new_state = self._new_state, None
         if new is not None:
             new.ended(False, new.state)
-        self._tell_watchers()
+        self._notify_watchers()
 
     def forgotten(self) -> None:
         """The log says durably that it is gone, so it names no state of it any more."""

@@ -265,7 +265,7 @@ class Shard:
         """Waits until all are finished or unknown, or the time is over; returns what each is then."""
         leading = self._leads()
         await self.read_barrier()
-        return await leading.finishing.wait(task_ids, wait_ms)
+        return await leading.result_waiters.wait(task_ids, wait_ms)
 
     async def hold_outbox(self) -> OutboxHold:
         """Keeps tasks for other shards in the outbox; returns when none is on its way."""
@@ -473,11 +473,11 @@ class Shard:
         """Deals the limits of queues whose home is here; refuses if this node does not lead."""
         return self._leads().coordinator
 
-    def settings_told(self, queue: bytes, version: int) -> None:
+    def settings_reported(self, queue: bytes, version: int) -> None:
         """Another node knows this version of the queue's settings: see settings_guard.py."""
         settings = self._leads().settings
         if settings is not None:
-            settings.told(queue, version)
+            settings.reported(queue, version)
 
     @property
     def stats(self) -> Stats:
@@ -536,7 +536,7 @@ class Shard:
 
     @property
     def watched_tasks(self) -> int:
-        return 0 if self._leading is None else self._leading.finishing.watched
+        return 0 if self._leading is None else self._leading.result_waiters.watched
 
     @property
     def proposals_waiting(self) -> int:

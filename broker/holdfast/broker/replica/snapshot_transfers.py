@@ -11,7 +11,7 @@ from holdfast.broker.replica.commit_loop import Message
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.raft.messages import BLANK, Configuration
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import overloaded
@@ -137,7 +137,7 @@ class SnapshotTransfers:
 
     def _configuration_at(self, index: int) -> Configuration:
         known = [configuration for at, configuration in self._replica.journal.configurations if at <= index]
-        return known[-1] if known else BLANK
+        return known[-1] if known else NO_CONFIGURATION
 
     # --- receiving --------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ class Stalls:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}  # by shard: what was committed, and since when no more
 
-    def look(self, led: Mapping[int, Written], now_s: float) -> None:
+    def poll(self, led: Mapping[int, Written], now_s: float) -> None:
         waiting = {shard: written for shard, written in led.items() if written.last > written.committed}
         before, self._seen = self._seen, {}
         for shard, written in waiting.items():

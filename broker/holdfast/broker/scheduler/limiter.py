@@ -21,7 +21,7 @@ from holdfast.machine.running import Counts
 
 LIMITERS_HELD_MAX = 4096  # of tenants, and of limit keys, between two picks
 PAIRS_HELD_MAX = 16_384  # of both together
-FORGET_STEP_MS = 60_000
+KEY_EXPIRY_STEP_MS = 60_000
 PLENTY = 1 << 62
 
 UNTIL_FREED = 0  # closed until a claim ends; other closed times are in shard time
@@ -324,9 +324,9 @@ class Limiters:
         for limiter in limiters:
             if limiter.bucket is not None:
                 level = limiter.bucket.level(now_ms)
-                forget_ms = _forget_ms(limiter.bucket)
+                key_expiry_ms = _key_expiry_ms(limiter.bucket)
                 found.append(
-                    BucketLevel(self._queue, limiter.scope, limiter.name, level.level_micro, level.at_ms, forget_ms)
+                    BucketLevel(self._queue, limiter.scope, limiter.name, level.level_micro, level.at_ms, key_expiry_ms)
                 )
         return found
 
@@ -395,7 +395,7 @@ class Limiters:
         return level
 
 
-def _forget_ms(bucket: Bucket) -> int:
+def _key_expiry_ms(bucket: Bucket) -> int:
     """When the level need not be known any more. All those of a while are the same, so that a bucket in use is not
     given another time with every claim."""
-    return min(NEVER_MS, -(-bucket.full_at_ms() // FORGET_STEP_MS) * FORGET_STEP_MS)
+    return min(NEVER_MS, -(-bucket.full_at_ms() // KEY_EXPIRY_STEP_MS) * KEY_EXPIRY_STEP_MS)

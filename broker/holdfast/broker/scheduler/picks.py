@@ -9,7 +9,7 @@ from holdfast.broker.scheduler.windows import Found, Window
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
 from holdfast.machine.ready_rows import Place
 
-LOOKS_PER_TASK = 4  # sub-queues that a pick may look at in vain for each task that it finds, besides the first ones
+SCANS_PER_TASK = 4  # sub-queues that a pick may look at in vain for each task that it finds, besides the first ones
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Picked:
     """
 
     window: Window
-    places: list[ReadyRef]
+    ready_refs: list[ReadyRef]
     marks: list[Mark]
     size_bytes: int  # of all envelopes
     levels: list[BucketLevel]
@@ -34,14 +34,14 @@ class Picked:
 
     @property
     def task_ids(self) -> list[bytes]:
-        return [ready_ref[1][1] for ready_ref in self.places]
+        return [ready_ref[1][1] for ready_ref in self.ready_refs]
 
 
 class Pick:
     """What was taken so far. There is room for so many tasks and so many bytes, but always for one task."""
 
     __slots__ = (
-        "_bytes_max", "_claiming", "_touched", "_went", "blocked", "now_ms", "places", "room_bytes", "tasks_max",
+        "_bytes_max", "_claiming", "_touched", "_went", "blocked", "now_ms", "ready_refs", "room_bytes", "tasks_max",
         "window",
     )  # fmt: skip
 
@@ -52,29 +52,29 @@ class Pick:
         self.tasks_max = tasks_max
         self._bytes_max = self.room_bytes = bytes_max
         self.now_ms = now_ms
-        self.places: list[ReadyRef] = []
+        self.ready_refs: list[ReadyRef] = []
         self.blocked: dict[Name, int] = {}  # what a rate holds up, and until when
         self._touched: dict[tuple[int, bytes, bytes], Line] = {}  # lines whose marks the state is to be told
 
     @property
     def is_full(self) -> bool:
-        return len(self.places) >= self.tasks_max or (self.room_bytes <= 0 and bool(self.places))
+        return len(self.ready_refs) >= self.tasks_max or (self.room_bytes <= 0 and bool(self.ready_refs))
 
     def take_turns(self, level: PriorityLevel, tasks_max: int) -> int:
         """Takes up to so many tasks of those whose turn it is, as long as it is plain to see that they may be taken,
         and returns how many. Whoever is next then must be looked at closely, by `Window.next_subqueue`."""
-        round_robin, window, places = level.round_robin, self.window, self.places
+        round_robin, window, ready_refs = level.round_robin, self.window, self.ready_refs
         if round_robin is None:
             return 0
-        limiters, first = window.limiters, len(places)
+        limiters, first = window.limiters, len(ready_refs)
         last = min(self.tasks_max, first + tasks_max)
-        while len(places) < last and (self.room_bytes > 0 or not places):
+        while len(ready_refs) < last and (self.room_bytes > 0 or not ready_refs):
             subqueue = round_robin.subqueue_at_once()
             if subqueue is None:
                 break
             tenant, line = subqueue.tenant, subqueue.line
             both = limiters.of(subqueue.names)
-            count = last - len(places)
+            count = last - len(ready_refs)
             for limiter in both:
                 if limiter.taken + count > limiter.open_until:
                     count = limiter.open_until - limiter.taken
@@ -91,8 +91,8 @@ class Pick:
             for limiter in both:
                 limiter.taken += count
             window.finish_turn(level, subqueue, count)
-        self._count(len(places) - first)
-        return len(places) - first
+        self._count(len(ready_refs) - first)
+        return len(ready_refs) - first
 
     def take(self, found: Found, tasks_max: int) -> None:
         """Takes what was found: one task, or up to so many if they are simply the next ones."""
@@ -100,7 +100,7 @@ class Pick:
         window, count = self.window, 1
         if isinstance(source, Line):
             is_simple = subqueue is None and not source.is_mixed
-            count = min(tasks_max, self.tasks_max - len(self.places)) if is_simple else 1
+            count = min(tasks_max, self.tasks_max - len(self.ready_refs)) if is_simple else 1
             count = self._take_of_line(level.priority, names, source, count)
         else:  # it is in no line that was read
             self._note(level.priority, names, source)
@@ -129,25 +129,25 @@ class Pick:
         sequence = place[0]
         self._claiming[sequence] = names
         self._went(sequence)
-        self.places.append((priority, place, *names))
+        self.ready_refs.append((priority, place, *names))
         self.room_bytes -= place[2]
 
     def _count(self, count: int) -> None:
         window = self.window
         window.picks += count
-        window.shared_state.looks.left += LOOKS_PER_TASK * count
+        window.shared_state.scan_budget.left += SCANS_PER_TASK * count
 
     def picked(self, mark_version: int) -> Picked | None:
         """All that was taken, with what the log is to be told about it; None if there is nothing."""
-        window, places = self.window, self.places
-        if not places:
+        window, ready_refs = self.window, self.ready_refs
+        if not ready_refs:
             return None
         marks = []
         for (priority, tenant, limit_key), line in self._touched.items():
             if line.is_plain or not line.is_spent:  # a sub-queue that has given its last begins anew with the next task
                 line.was_marked()
                 marks.append(Mark(window.queue, mark_version, priority, line.mark(), tenant, limit_key))
-        if any(tenant or limit_key for _, _, tenant, limit_key in places):
+        if any(tenant or limit_key for _, _, tenant, limit_key in ready_refs):
             marks.append(Mark(window.queue, mark_version, AGE_MARK, window.ages.mark(window.lines.claiming)))
-        levels = window.limiters.levels(places, self.now_ms)
-        return Picked(window, places, marks, self._bytes_max - self.room_bytes, levels, self.now_ms)
+        levels = window.limiters.levels(ready_refs, self.now_ms)
+        return Picked(window, ready_refs, marks, self._bytes_max - self.room_bytes, levels, self.now_ms)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
-class Looks:
+class ScanBudget:
     """How much a pick may still look at in vain."""
 
     __slots__ = ("left",)
@@ -25,7 +25,7 @@ class Looks:
         self.left = 0
 
 
-class Spares:
+class CacheBudget:
     """How many more may stay idle, at least, in all queues together."""
 
     __slots__ = ("left",)
@@ -55,10 +55,10 @@ class Turns(Generic[T]):
 
     __slots__ = (
         "_aside_max",
+        "_cache_budget",
         "_forgot",
         "_gone",
         "_held_max",
-        "_spares",
         "_stays",
         "aside",
         "due",
@@ -77,7 +77,7 @@ class Turns(Generic[T]):
         held_max: int,
         aside_max: int,
         stays: bytes | None,
-        spares: Spares,
+        cache_budget: CacheBudget,
         few: bool = False,
     ) -> None:
         # The first of a plain dict is behind all that were taken out of it: that is quicker only where there are few.
@@ -90,7 +90,7 @@ class Turns(Generic[T]):
         self.served: dict[bytes, T] = order()
         self.aside: dict[bytes, T] = order()
         self.idle: dict[bytes, T] = {}  # these have nothing
-        self._spares = spares
+        self._cache_budget = cache_budget
         self._gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
         self.walk_after = walk_from  # where the walk goes on; None: it rests
         self._forgot = bool(walk_from)  # something was forgotten that only another walk finds
@@ -135,14 +135,14 @@ class Turns(Generic[T]):
     def rests(self) -> bool:
         return self.walk_after is None
 
-    def current(self, looks: Looks) -> T | None:
+    def current(self, scan_budget: ScanBudget) -> T | None:
         """Whose turn it is. None if all are blocked or nobody is there, and while it does not rest, as far as is known:
         there was nothing left to look with."""
         while True:
             for item in self.due.values():
                 return item
-            if self.walk_after is not None and looks.left > 0:
-                looks.left -= 1 + self._walk(self.walk_after)
+            if self.walk_after is not None and scan_budget.left > 0:
+                scan_budget.left -= 1 + self._walk(self.walk_after)
             elif self.served:
                 self.due, self.served = self.served, self.due
                 self._gone.clear()
@@ -173,8 +173,8 @@ class Turns(Generic[T]):
         """Whose turn it was has nothing more."""
         name = item.name
         del self.due[name]
-        if self.walk_after is None and self._spares.left > 0 and name != self._stays:
-            self._spares.left -= 1
+        if self.walk_after is None and self._cache_budget.left > 0 and name != self._stays:
+            self._cache_budget.left -= 1
             self.idle[name] = item
             self._rested(item)
         else:
@@ -185,7 +185,7 @@ class Turns(Generic[T]):
         """Something new has that name. If it is idle, it waits for its turn again."""
         item = self.idle.pop(name, None)
         if item is not None:
-            self._spares.left += 1
+            self._cache_budget.left += 1
             self._returned(item)
             (self.served if name in self._gone else self.due)[name] = item
             self._changed()

@@ -19,11 +19,11 @@ from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, ReadyRef, Room
 from holdfast.broker.scheduler.oldest import OldestReadyIndex
 from holdfast.broker.scheduler.picks import Pick, Picked
-from holdfast.broker.scheduler.round_robin import Spares
+from holdfast.broker.scheduler.round_robin import CacheBudget
 from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, PriorityLevel, RoundRobin, SharedState
 from holdfast.broker.scheduler.windows import (
     EVERYTHING,
-    LOOKS,
+    SCAN_BUDGET,
     WAKES_MAX,
     Found,
     Window,
@@ -40,8 +40,8 @@ __all__ = ["Picked", "Scheduler"]
 
 WINDOWS_MAX = 10_000
 FULL_WINDOWS = 16  # so many times what one queue may hold in memory is shared among all of them
-SPARES_MAX = 20_000
-SUSPECTS_LOOKED_AT = 256  # those that no limit blocks are looked for among so many of the oldest
+IDLE_CACHED_MAX = 20_000
+SUSPECTS_SCANNED = 256  # those that no limit blocks are looked for among so many of the oldest
 EVERYTHING_MS = 100  # how often everything is looked at again where more is blocked than is remembered
 
 
@@ -71,7 +71,7 @@ class Scheduler:
         self._wake_at = wake_at
         self._windows: dict[bytes, Window] = {}
         self._room = Room(FULL_WINDOWS * window_tasks_max)
-        self._spares = Spares(SPARES_MAX)
+        self._cache_budget = CacheBudget(IDLE_CACHED_MAX)
         self._wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
         self.unfinished: set[bytes] = set()  # queues whose last pick stopped looking before it had seen all
 
@@ -159,10 +159,10 @@ class Scheduler:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             window.maybe_open = 0
             return None
-        window.begin_look()
+        window.begin_scan()
         pick = Pick(window, min(tasks_max, allowed), bytes_max, now_ms)
         self._fill(pick)
-        limiters.take_of_queue(len(pick.places), now_ms)
+        limiters.take_of_queue(len(pick.ready_refs), now_ms)
         self._note_end(pick)
         row = self._machine.queue(queue)
         return pick.picked(row.mark_version if row is not None else 0)
@@ -187,7 +187,7 @@ class Scheduler:
         """Those that are not used any more would take the place of others for ever."""
         for window in self._windows.values():
             window.forget_idle()
-        self._spares.left = SPARES_MAX
+        self._cache_budget.left = IDLE_CACHED_MAX
 
     def _top(self, pick: Pick, first: int) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the level in place `first` on, and in which place it was found."""
@@ -199,14 +199,14 @@ class Scheduler:
             round_robin = window.levels[at].round_robin
             if window.unfinished and round_robin is not None and round_robin.empty_scans < 2:
                 break  # there may be something yet
-            window.shared_state.looks.left = LOOKS
+            window.shared_state.scan_budget.left = SCAN_BUDGET
         return first, None
 
     def _in_next_level(self, pick: Pick) -> Found | None:
         """The next task by turns of another priority each time."""
         window = pick.window
         found = self._in_level(pick, window.next_level())
-        window.shared_state.looks.left = LOOKS
+        window.shared_state.scan_budget.left = SCAN_BUDGET
         return found
 
     def _in_level(self, pick: Pick, at: int) -> Found | None:
@@ -223,7 +223,7 @@ class Scheduler:
 
     def _note_end(self, pick: Pick) -> None:
         window = pick.window
-        found_no_more = len(pick.places) < pick.tasks_max and pick.room_bytes > 0
+        found_no_more = len(pick.ready_refs) < pick.tasks_max and pick.room_bytes > 0
         self._note_wakes(pick)
         if window.unfinished and found_no_more:
             self.unfinished.add(window.queue)
@@ -231,7 +231,7 @@ class Scheduler:
             if found_no_more:
                 window.maybe_open = 0
             elif window.maybe_open is not None:
-                window.maybe_open = max(1, window.maybe_open - len(pick.places))
+                window.maybe_open = max(1, window.maybe_open - len(pick.ready_refs))
 
     def _note_wakes(self, pick: Pick) -> None:
         for name, until_ms in pick.blocked.items():
@@ -301,7 +301,7 @@ class Scheduler:
             return None
         limiters.shrink()
         start, stop = keys.suspect(window.queue, window.suspect_mark), keys.after_prefix(keys.suspects_of(window.queue))
-        rows = self._reader.scan(start, stop, SUSPECTS_LOOKED_AT + len(window.lines.suspects))
+        rows = self._reader.scan(start, stop, SUSPECTS_SCANNED + len(window.lines.suspects))
         if rows:
             window.suspect_mark = keys.ready_sequence(rows[0][0])
         places = [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
@@ -332,10 +332,10 @@ class Scheduler:
         lines = window.lines
         is_open = row is not None and row.in_line > lines.coming_from_lines and not rules.paused
         if is_open and (rules.tenants_limited or rules.keys_limited):
-            window.begin_look()
-            look = Pick(window, 1, 1, now_ms)
-            is_open = self._top(look, 0)[1] is not None or window.unfinished
-            self._note_wakes(look)
+            window.begin_scan()
+            probe = Pick(window, 1, 1, now_ms)
+            is_open = self._top(probe, 0)[1] is not None or window.unfinished
+            self._note_wakes(probe)
         if row is not None and row.suspects > len(lines.suspects) and not rules.paused:
             is_open = True
         return Outlook(is_open, *window.limiters.use())
@@ -353,7 +353,7 @@ class Scheduler:
         if not self._is_open(window):
             return
         lines = window.lines
-        for ready_ref in picked.places:
+        for ready_ref in picked.ready_refs:
             place = ready_ref[1]
             lines.claiming.pop(place[0], None)
             window.limiters.give_back(ready_ref, picked.taken_ms)
@@ -361,7 +361,7 @@ class Scheduler:
                 lines.withdrawn.discard(place[0])
             elif not picked.is_suspect:
                 window.take_back(ready_ref)
-        lines.settle_suspects(picked.places if picked.is_suspect else ())
+        lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
         self._reopen(picked)
 
     def settle(self, picked: Picked, *, refused: bool = True) -> None:
@@ -370,24 +370,24 @@ class Scheduler:
         if not self._is_open(window):
             return
         lines, limiters = window.lines, window.limiters
-        for _, place, _, _ in picked.places:
+        for _, place, _, _ in picked.ready_refs:
             lines.claiming.pop(place[0], None)
             if lines.withdrawn:
                 lines.withdrawn.discard(place[0])
-        lines.settle_suspects(picked.places if picked.is_suspect else ())
-        limiters.settle(picked.places)
+        lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
+        limiters.settle(picked.ready_refs)
         lines.give_room_back()
         if limiters.rules.limited and refused:
             self._reopen(picked)
-        if self._spares.left <= 0:
+        if self._cache_budget.left <= 0:
             self._forget_idle()
 
     def _reopen(self, picked: Picked) -> None:
         """Something that was on its way was not claimed: there may be room."""
         window = picked.window
         if window.limiters.rules.limited:
-            window.opened(len(picked.places))
-            for _, _, tenant, limit_key in picked.places:
+            window.opened(len(picked.ready_refs))
+            for _, _, tenant, limit_key in picked.ready_refs:
                 window.open_names(tenant, limit_key)
 
     def reset(self) -> None:
@@ -403,8 +403,8 @@ class Scheduler:
         if window is None:
             return
         picked.window = window
-        window.picks += len(picked.places)
-        for ready_ref, task in zip(picked.places, self._machine.executions(picked.task_ids), strict=True):
+        window.picks += len(picked.ready_refs)
+        for ready_ref, task in zip(picked.ready_refs, self._machine.executions(picked.task_ids), strict=True):
             _, place, tenant, limit_key = ready_ref
             window.lines.claiming[place[0]] = tenant, limit_key
             if picked.is_suspect:
@@ -428,7 +428,9 @@ class Scheduler:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
             self._count_room()
         lines = Lines(self._reader, self._window_tasks_max, self._room)
-        shared_state = SharedState(self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._spares)
+        shared_state = SharedState(
+            self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._cache_budget
+        )
         levels: list[PriorityLevel] = []
         unread: list[RoundRobin] = []
         for priority in range(PRIORITIES - 1, -1, -1):

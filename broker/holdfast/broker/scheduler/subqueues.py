@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names
-from holdfast.broker.scheduler.round_robin import Looks, Page, Spares, Turns
+from holdfast.broker.scheduler.round_robin import CacheBudget, Page, ScanBudget, Turns
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import Subqueue as SubqueueRow
@@ -104,17 +104,17 @@ class PriorityLevel:
 class SharedState:
     """What the round robins of a queue share."""
 
-    __slots__ = ("lines", "looks", "lost_keys", "next_sequence", "queue", "rows", "spares", "subqueues")
+    __slots__ = ("cache_budget", "lines", "lost_keys", "next_sequence", "queue", "rows", "scan_budget", "subqueues")
 
     def __init__(
-        self, rows: Rows, queue: bytes, lines: Lines, next_sequence: Callable[[], int], spares: Spares
+        self, rows: Rows, queue: bytes, lines: Lines, next_sequence: Callable[[], int], cache_budget: CacheBudget
     ) -> None:
         self.rows = rows
         self.queue = queue
         self.lines = lines
         self.next_sequence = next_sequence
-        self.spares = spares
-        self.looks = Looks()
+        self.cache_budget = cache_budget
+        self.scan_budget = ScanBudget()
         self.subqueues = 0  # that are held
         self.lost_keys = False  # a sub-queue was forgotten that is blocked by its limit key
 
@@ -136,7 +136,7 @@ class Keys(Turns[Subqueue]):
             held_max=KEYS_HELD_MAX,
             aside_max=KEYS_HELD_MAX,
             stays=stays,
-            spares=round_robin.shared_state.spares,
+            cache_budget=round_robin.shared_state.cache_budget,
             few=True,
         )
         if stays is not None:
@@ -233,7 +233,7 @@ class RoundRobin(Turns[Tenant]):
         self.holder: Tenant | None = None  # gave its last before its turn was over, and nobody had a turn since
         walk_from = b"" if walks else None
         super().__init__(
-            walk_from, held_max=TENANTS_HELD_MAX, aside_max=ASIDE_MAX, stays=b"", spares=shared_state.spares
+            walk_from, held_max=TENANTS_HELD_MAX, aside_max=ASIDE_MAX, stays=b"", cache_budget=shared_state.cache_budget
         )  # fmt: skip
         self._take_plain(walks=walks)
 
@@ -387,7 +387,7 @@ class RoundRobin(Turns[Tenant]):
             self._resumes[item.name] = held.last
         self.shared_state.lost_keys |= bool(held.aside or held.lost)
         self.shared_state.subqueues -= held.active
-        self.shared_state.spares.left += len(held.idle)
+        self.shared_state.cache_budget.left += len(held.idle)
         for subqueue in held.known.values():
             if subqueue.line is not None:
                 self.shared_state.lines.forget(subqueue.line)

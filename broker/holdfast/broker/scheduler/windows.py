@@ -10,8 +10,8 @@ from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.ready_rows import Place
 from holdfast.machine.rows import PRIORITIES
 
-LOOKS = 512  # sub-queues that a pick may look at in vain, and a few more for each task that it finds
-LOOKS_OVER_MAX = 512  # further sub-queues that are held already: nothing need be read for them
+SCAN_BUDGET = 512  # sub-queues that a pick may look at in vain, and a few more for each task that it finds
+SCANS_OVER_MAX = 512  # further sub-queues that are held already: nothing need be read for them
 OLDEST_MAX = 64  # that are looked at for one that is not blocked
 WAKES_MAX = 10_000
 KEYS_BLOCKED_MAX = 16_384
@@ -224,9 +224,9 @@ class Window:
 
         Into `blocked` goes what a rate holds up, and until when.
         """
-        round_robin, looks, limiters = level.round_robin, self.shared_state.looks, self.limiters
+        round_robin, scan_budget, limiters = level.round_robin, self.shared_state.scan_budget, self.limiters
         assert round_robin is not None
-        while (tenant := round_robin.current(looks)) is not None and looks.left > -LOOKS_OVER_MAX:
+        while (tenant := round_robin.current(scan_budget)) is not None and scan_budget.left > -SCANS_OVER_MAX:
             held = tenant.keys
             until_ms = limiters.tenant_closed(tenant.name, now_ms, blocked)
             if until_ms is None:
@@ -238,7 +238,7 @@ class Window:
                     continue
                 if not held.rests and held.empty_scans < 2:
                     break  # there was nothing left to look with
-            looks.left -= 1
+            scan_budget.left -= 1
             tenant.credit = 0
             if held.is_spent():
                 round_robin.drop(tenant)
@@ -258,8 +258,8 @@ class Window:
         self, round_robin: RoundRobin, tenant: Tenant, now_ms: int, blocked: dict[Name, int]
     ) -> Subqueue | None:
         """The sub-queue of a tenant whose turn it is, if one is open."""
-        looks, held = self.shared_state.looks, tenant.keys
-        while (subqueue := held.current(looks)) is not None:
+        scan_budget, held = self.shared_state.scan_budget, tenant.keys
+        while (subqueue := held.current(scan_budget)) is not None:
             line = round_robin.line(subqueue) if subqueue.line is None else subqueue.line
             if (line.is_mixed or not line.line) and self.lines.head(line) is None:
                 held.drop(subqueue)
@@ -268,7 +268,7 @@ class Window:
                 self._note_blocked(subqueue.name, round_robin.level.priority, tenant.name)
             else:
                 break
-            looks.left -= 1
+            scan_budget.left -= 1
         return subqueue
 
     def _drop_round_robin(self, level: PriorityLevel) -> None:
@@ -282,13 +282,13 @@ class Window:
             self.shared_state.lost_keys = True  # looks at all of them again
         self._key_blocked.setdefault(limit_key, set()).add((priority, tenant))
 
-    def begin_look(self) -> None:
+    def begin_scan(self) -> None:
         """Call it before anything is looked for, and after all that was applied is known."""
         for round_robin in self._unread:
             round_robin.hold_all()
         self._unread = []
-        self.lines.give_room_back()  # what left without a claim, purged or lapsed, needs none any more
-        self.shared_state.looks.left = LOOKS
+        self.lines.give_room_back()  # what left without a claim, purged or ttl-expired, needs none any more
+        self.shared_state.scan_budget.left = SCAN_BUDGET
         self.unfinished = False
         self.limiters.shrink()
 

@@ -57,7 +57,7 @@ def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
     if task.is_suspect != entry.is_alone or (entry.is_alone and len(entry.task_ids) > 1):
         return not_alone()
     if task.start_by_ms and task.start_by_ms <= draft.now_ms:  # nobody has started it before
-        draft.queue(task.queue).mark_version += 1  # it stays in its line until it lapses, so no mark may pass it
+        draft.queue(task.queue).mark_version += 1  # it stays in its line until it ttl-expires, so no mark may pass it
         return start_too_late()
     expiry_ms = entry.type_expiries.get(task.type, entry.expiry_ms) if entry.type_expiries else entry.expiry_ms
     enter_claimed(draft, task_id, task, entry, expiry_ms)
@@ -89,7 +89,7 @@ def _keep_level(draft: Draft, level: BucketLevel) -> None:
     before_ms = draft.put_level(key, bucket_row(level.level_micro, level.at_ms, full_ms), full_ms)
     if before_ms != full_ms:
         if before_ms is not None:
-            draft.delete(keys.forget(before_ms, key))
+            draft.delete(keys.key_expiry(before_ms, key))
         remember_until(draft, full_ms, key)
 
 
@@ -97,9 +97,9 @@ def _remember_request(draft: Draft, entry: Claim, claims: tuple[tuple[bytes, int
     key = keys.claim_request(entry.worker, entry.request_id)
     before = draft.get(key)
     if before is not None:
-        draft.delete(keys.forget(ClaimRequest.decode(before).forget_ms, key))
-    draft.put(key, ClaimRequest(entry.forget_ms, claims).encode())
-    remember_until(draft, entry.forget_ms, key)
+        draft.delete(keys.key_expiry(ClaimRequest.decode(before).key_expiry_ms, key))
+    draft.put(key, ClaimRequest(entry.key_expiry_ms, claims).encode())
+    remember_until(draft, entry.key_expiry_ms, key)
 
 
 def apply_extend(draft: Draft, entry: Extend) -> list[Outcome]:

@@ -22,9 +22,9 @@ from holdfast.machine.transitions import (
     enter_finished,
     enter_ready_line,
     enter_waiting,
+    purge_task,
     remember_until,
     revive,
-    vanish,
     withdraw,
 )
 
@@ -120,16 +120,16 @@ def apply_discard_dead(draft: Draft, entry: DiscardDead) -> list[Outcome]:
         else:
             if entry.keep_ms:
                 _record_discard(draft, task_id, task, entry)
-            vanish(draft, task_id, task)
+            purge_task(draft, task_id, task)
             outcomes.append(Moved(DEAD))
     return outcomes
 
 
 def _record_discard(draft: Draft, task_id: bytes, task: Execution, entry: DiscardDead) -> None:
     key = keys.discard(draft.now_ms, task_id)
-    forget_ms = draft.now_ms + entry.keep_ms
+    key_expiry_ms = draft.now_ms + entry.keep_ms
     record = Discard(
-        task.dead_reason, task.changed_ms, forget_ms, task.queue, task.type, task.tenant, entry.by, entry.note
+        task.dead_reason, task.changed_ms, key_expiry_ms, task.queue, task.type, task.tenant, entry.by, entry.note
     )
     draft.put(key, record.encode())
-    remember_until(draft, forget_ms, key)
+    remember_until(draft, key_expiry_ms, key)

@@ -1,7 +1,7 @@
 """Tasks that cross shards: accepted at once with the ack that made them, brought in order, taken in exactly once.
 
-The outbox numbers the letters to each destination without a gap. The destination remembers the last number of each
-source, so a letter that is brought again is known, and one that is brought too early is refused.
+The outbox numbers the messages to each destination without a gap. The destination remembers the last number of each
+source, so a message that is brought again is known, and one that is brought too early is refused.
 """
 
 from collections import Counter
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import ENTRY_ITEMS_MAX, Delivered, Parcel, Receive
+from holdfast.machine.entries import ENTRY_ITEMS_MAX, Delivered, Receive, RemoteFollowUp
 from holdfast.machine.handlers.accepting import accept_dead, accept_task
 from holdfast.machine.handlers.request_ids import stands_for_another
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Changed, Outcome, Received
 from holdfast.machine.rejections import Rejection, not_waiting, out_of_order, outbox_full
-from holdfast.machine.rows import Inbox, Letter, Outbox
+from holdfast.machine.rows import Inbox, Outbox, OutboxMessage
 
 
 def _outbox(draft: Draft, destination: int) -> Outbox:
@@ -23,22 +23,22 @@ def _outbox(draft: Draft, destination: int) -> Outbox:
     return Outbox() if row is None else Outbox.decode(row)
 
 
-def refuse_parcels(draft: Draft, parcels: Iterable[Parcel], waiting_max: int) -> Rejection | None:
-    """Why parcels cannot be posted, if they cannot."""
-    for destination, count in Counter(parcel.destination for parcel in parcels).items():
+def refuse_remote(draft: Draft, remote_follow_ups: Iterable[RemoteFollowUp], waiting_max: int) -> Rejection | None:
+    """Why follow-ups for other shards cannot be posted, if they cannot."""
+    for destination, count in Counter(remote.destination for remote in remote_follow_ups).items():
         if _outbox(draft, destination).waiting + count > waiting_max:
             return outbox_full(destination, waiting_max)
     return None
 
 
-def post(draft: Draft, parcels: Iterable[Parcel]) -> None:
-    """Puts parcels into the outbox, each behind what is there for its destination."""
-    for parcel in parcels:
-        box = _outbox(draft, parcel.destination)
+def post(draft: Draft, remote_follow_ups: Iterable[RemoteFollowUp]) -> None:
+    """Puts follow-ups for other shards into the outbox, each behind what is there for its destination."""
+    for remote in remote_follow_ups:
+        box = _outbox(draft, remote.destination)
         sequence = box.last + 1
-        draft.put(keys.outbox(parcel.destination, sequence), Letter(parcel.run_at_ms, parcel.envelope).encode())
-        draft.put(keys.outbox(parcel.destination, 0), box._replace(last=sequence).encode())
-        draft.effects.outbox.add(parcel.destination)
+        draft.put(keys.outbox(remote.destination, sequence), OutboxMessage(remote.run_at_ms, remote.envelope).encode())
+        draft.put(keys.outbox(remote.destination, 0), box._replace(last=sequence).encode())
+        draft.effects.outbox.add(remote.destination)
 
 
 def apply_delivered(draft: Draft, entry: Delivered) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""Purge and forget: deleting what was kept only for a while.
+"""Purge and expire keys: deleting what was kept only for a while.
 
 Both wait after a step of the shard's clock: a clock that is far ahead must not delete anything before people had a
 chance to notice.
@@ -6,12 +6,12 @@ chance to notice.
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import Forget, ForgetItem, Purge
+from holdfast.machine.entries import ExpireKeys, ExpiringKey, Purge
 from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rejections import kept, task_not_found
 from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup, Execution
-from holdfast.machine.transitions import remember_until, vanish
+from holdfast.machine.transitions import purge_task, remember_until
 
 PURGE_PAUSE_MS = 10 * 60 * 1000  # after a step of the clock
 RENEWAL_MS_MAX = 60 * 60 * 1000  # how much longer the row of a request id stays whose task lives on, if not a window
@@ -35,22 +35,22 @@ def apply_purge(draft: Draft, entry: Purge) -> list[Outcome]:
         elif paused or task.state not in (SUCCEEDED, DEAD, CANCELLED) or task.timer_ms > draft.now_ms:
             outcomes.append(kept())
         else:
-            vanish(draft, task_id, task)
+            purge_task(draft, task_id, task)
             outcomes.append(Moved(task.state))
     return outcomes
 
 
-def apply_forget(draft: Draft, entry: Forget) -> list[Outcome]:
+def apply_expire_keys(draft: Draft, entry: ExpireKeys) -> list[Outcome]:
     if draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms):
         return [kept() for _ in entry.items]
-    draft.fetch([key for item in entry.items for key in (keys.forget(item.when_ms, item.key), item.key)])
+    draft.fetch([key for item in entry.items for key in (keys.key_expiry(item.when_ms, item.key), item.key)])
     rows = [draft.get(item.key) for item in entry.items if item.key[:1] == _DEDUP]
     draft.fetch([keys.execution(Dedup.decode(row).task_id) for row in rows if row is not None])
-    return [_forget_one(draft, item) for item in entry.items]
+    return [_expire_key(draft, item) for item in entry.items]
 
 
-def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
-    armed = keys.forget(item.when_ms, item.key)
+def _expire_key(draft: Draft, item: ExpiringKey) -> Outcome:
+    armed = keys.key_expiry(item.when_ms, item.key)
     if item.when_ms > draft.now_ms or draft.get(armed) is None:
         return kept()
     draft.delete(armed)
@@ -63,9 +63,9 @@ def _forget_one(draft: Draft, item: ForgetItem) -> Outcome:
             # A request id counts at least while its task lives, and a dead one can be brought back to life.
             # Renewals get rarer with its age, or a backlog of tasks with short windows would cost one per window each.
             age_ms = draft.now_ms - task_id_time_ms(dedup.task_id)
-            renewed = dedup._replace(forget_ms=draft.now_ms + max(dedup.window_ms, min(age_ms, RENEWAL_MS_MAX)))
+            renewed = dedup._replace(key_expiry_ms=draft.now_ms + max(dedup.window_ms, min(age_ms, RENEWAL_MS_MAX)))
             draft.put(item.key, renewed.encode())
-            remember_until(draft, renewed.forget_ms, item.key)
+            remember_until(draft, renewed.key_expiry_ms, item.key)
             return Moved(state)
-    draft.forget(item.key)
+    draft.expire_key(item.key)
     return Moved(0)

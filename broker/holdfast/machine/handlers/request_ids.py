@@ -65,8 +65,8 @@ def remember_request(
 ) -> None:
     """In the place of what was there `before` and counts no more. `made_it`: whether this request made the task."""
     if before is not None:
-        draft.delete(keys.forget(before.forget_ms, key))
-    forget_ms = draft.now_ms + new.dedup_window_ms
+        draft.delete(keys.key_expiry(before.key_expiry_ms, key))
+    key_expiry_ms = draft.now_ms + new.dedup_window_ms
     window_ms = new.dedup_window_ms if made_it else 0
-    draft.put(key, Dedup(task_id, forget_ms, window_ms, new.digest).encode())
-    remember_until(draft, forget_ms, key)
+    draft.put(key, Dedup(task_id, key_expiry_ms, window_ms, new.digest).encode())
+    remember_until(draft, key_expiry_ms, key)

@@ -9,7 +9,7 @@ from holdfast.machine.draft import Draft
 from holdfast.machine.effects import CLAIM_TO_ACK, Timing
 from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
-from holdfast.machine.handlers.posting import post, refuse_parcels
+from holdfast.machine.handlers.posting import post, refuse_remote
 from holdfast.machine.handlers.request_ids import first_conflict
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Failed, Moved, Outcome
 from holdfast.machine.rejections import Rejection, request_id_conflict, stale_token, task_not_found
@@ -79,7 +79,7 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
         keep_result(draft, item.task_id, task, item.result, keep_ms)
         keep_ms = max(keep_ms, task.result_ttl_ms)
     draft.effects.timings.append(Timing(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
-    has_follow_ups = bool(item.follow_ups or item.parcels)
+    has_follow_ups = bool(item.follow_ups or item.remote_follow_ups)
     if has_follow_ups:
         task.flags |= HAD_FOLLOW_UPS
     enter_finished(draft, item.task_id, task, SUCCEEDED, draft.now_ms + keep_ms)
@@ -94,20 +94,20 @@ def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Rej
     """Why an ack cannot be accepted because of what it brings, if it cannot: all of it is looked at before."""
     at = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
     if at is not None:
-        for parcel in item.parcels:  # by place, and those before it shift it
-            at += parcel.place <= at
+        for remote in item.remote_follow_ups:  # by place, and those before it shift it
+            at += remote.place <= at
         return request_id_conflict(at)
-    if isinstance(entry, AckAway) and item.parcels:
-        return refuse_parcels(draft, item.parcels, entry.waiting_max)
+    if isinstance(entry, AckAway) and item.remote_follow_ups:
+        return refuse_remote(draft, item.remote_follow_ups, entry.waiting_max)
     return None
 
 
 def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:
     accepted = [accept_task(draft, new) for new in item.follow_ups]
-    if item.parcels:
-        post(draft, item.parcels)
-        for parcel in item.parcels:  # by place, so each insertion finds those before it where they belong
-            accepted.insert(parcel.place, Accepted(ELSEWHERE, False))
+    if item.remote_follow_ups:
+        post(draft, item.remote_follow_ups)
+        for remote in item.remote_follow_ups:  # by place, so each insertion finds those before it where they belong
+            accepted.insert(remote.place, Accepted(ELSEWHERE, False))
     return tuple(accepted)
 
 

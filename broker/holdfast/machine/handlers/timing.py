@@ -1,10 +1,10 @@
-"""Expire, promote and lapse: what time alone brings about. The leader proposes, the guards check against the entry's
-time."""
+"""Expire, promote and ttl-expire: what time alone brings about. The leader proposes, the guards check against the
+entry's time."""
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Expire, ExpireItem, Promote
-from holdfast.machine.operator_entries import Lapse
+from holdfast.machine.operator_entries import TtlExpire
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rejections import not_due, not_expired, task_not_found
 from holdfast.machine.rows import (
@@ -81,12 +81,12 @@ def apply_promote(draft: Draft, entry: Promote) -> list[Outcome]:
     return outcomes
 
 
-def apply_lapse(draft: Draft, entry: Lapse) -> list[Outcome]:
+def apply_ttl_expire(draft: Draft, entry: TtlExpire) -> list[Outcome]:
     draft.read_ahead(entry.task_ids)
-    return [_lapse_one(draft, task_id, entry) for task_id in entry.task_ids]
+    return [_ttl_expire_one(draft, task_id, entry) for task_id in entry.task_ids]
 
 
-def _lapse_one(draft: Draft, task_id: bytes, entry: Lapse) -> Outcome:
+def _ttl_expire_one(draft: Draft, task_id: bytes, entry: TtlExpire) -> Outcome:
     task = draft.execution(task_id)
     if task is None:
         return task_not_found()

@@ -41,7 +41,7 @@ class Leftovers:
 
     removed: tuple[str, ...]
     resumable: SnapshotBegin | None  # a transfer that can go on where it was
-    strangers: tuple[str, ...]  # nothing of ours: left alone
+    foreign: tuple[str, ...]  # nothing of ours: left alone
 
 
 class StateDirectories:
@@ -156,7 +156,7 @@ class StateDirectories:
         resumable = transfers[-1] if transfers else None
         kept = {current, self.incoming(resumable.id).name if resumable else None}
         removed: list[str] = []
-        strangers: list[str] = []
+        foreign: list[str] = []
         for name in sorted(self.files.list_directory(self.path)):
             if name in kept:
                 continue
@@ -164,5 +164,5 @@ class StateDirectories:
                 self.files.remove_tree(self.path / name)
                 removed.append(name)
             else:
-                strangers.append(name)
-        return Leftovers(tuple(removed), resumable, tuple(strangers))
+                foreign.append(name)
+        return Leftovers(tuple(removed), resumable, tuple(foreign))

@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from holdfast.common.backoff import Backoff
-from holdfast.raft.messages import BLANK, Configuration
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration
 from holdfast.serving.logs import get_logger
 from holdfast.storage.rocksdb import StateError
 from holdfast.storage.snapshots.blocking import RunBlocking
@@ -55,7 +55,7 @@ class _Checkpoint:
         self.id = snapshot_id
         self.path = path
         self.held_index = index  # the log must be kept after this index for whoever gets this copy
-        self.begin = SnapshotBegin(0, snapshot_id, 0, 0, BLANK, ())  # known once it is made
+        self.begin = SnapshotBegin(0, snapshot_id, 0, 0, NO_CONFIGURATION, ())  # known once it is made
         self.making: asyncio.Task[None]
         self.transfers = 0  # that use it now
         self.expiry: asyncio.TimerHandle | None = None

@@ -211,7 +211,7 @@ def backup_restore(
         raise usage("Expected --data-dir or --address, and not both: where the backup is to be restored.")
     store = backups.open_store(target, key)
     manifest = backups.find(store, id)
-    with backups.told():
+    with backups.reported():
         lives = next_lives(manifest, incarnation)
     _refuse_damaged(store, manifest)
     if data_dir is not None:

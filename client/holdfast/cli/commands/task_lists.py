@@ -152,8 +152,8 @@ def claims(
     held.sort(key=lambda claim: claim.changed_at_ms)
     shown, now_ms = held[:limit], _now_ms()
     if as_json:
-        told = records.claims_json(shown, len(held), now_ms, more=bool(token) or len(held) > limit)
-        records.print_json(told | {"missing_shards": missing})
+        reported = records.claims_json(shown, len(held), now_ms, more=bool(token) or len(held) > limit)
+        records.print_json(reported | {"missing_shards": missing})
     elif shown:
         queue_output.print_claims(shown, now_ms)
         if token:

@@ -25,7 +25,7 @@ from holdfast.common.service import Service, end_tasks
 
 _POLL_MS = 30_000
 # The last look for a claim whose answer may have been on its way when the worker stopped asking.
-_LAST_LOOK_S_MAX = 2.0
+_LAST_POLL_S_MAX = 2.0
 # Polls that are left unsettled at a time. With so many the next ones wait some seconds for their shards.
 _UNSETTLED_MAX = 4
 # If shards do not answer then either, what further polls may have claimed is left to the end of its lease.
@@ -136,7 +136,7 @@ class Claimer(Service):
     async def _give_back_the_last(self) -> None:
         """The poll was cut short: what it may have claimed must not wait for the end of its lease."""
         assert self._asked is not None
-        await self._ask_for(self._request_id, _Unsettled(self._asked), _LAST_LOOK_S_MAX, self._give_all_back)
+        await self._ask_for(self._request_id, _Unsettled(self._asked), _LAST_POLL_S_MAX, self._give_all_back)
         self._asked = None
         self._request_id = uuid.uuid4().hex
 
@@ -232,7 +232,7 @@ class Claimer(Service):
             asked[self._request_id] = _Unsettled(self._asked)
         found: list[ClaimedTask] = []
         await asyncio.gather(
-            *(self._ask_for(request_id, call, _LAST_LOOK_S_MAX, found.extend) for request_id, call in asked.items())
+            *(self._ask_for(request_id, call, _LAST_POLL_S_MAX, found.extend) for request_id, call in asked.items())
         )
         return found
 

@@ -28,7 +28,7 @@ log = logging.getLogger("holdfast.worker")
 
 _BATCH_MAX = 1_000
 # Looks at the clock this often in the shortest lease, so that two tries fit between the first heartbeat and its end.
-_LOOKS_PER_LEASE = 8
+_POLLS_PER_LEASE = 8
 _SOONER_S = 0.05  # one look for all the short leases that come together
 
 
@@ -52,42 +52,42 @@ class Heartbeats(Service):
         self._jobs = jobs
         self._deadlines = deadlines
         self._standstill = standstill
-        self._next_look_s = 0.0
-        self._look_sooner = asyncio.Event()
+        self._next_poll_s = 0.0
+        self._poll_sooner = asyncio.Event()
         self._short: set[int | None] = set()  # shards with a lease that cannot wait for the next look
-        self._look_s = lease_ms_min / 1000 / _LOOKS_PER_LEASE
+        self._poll_s = lease_ms_min / 1000 / _POLLS_PER_LEASE
         self._call_s_max = lease_ms_min / 1000 / 3  # the second third: the last one is for another try
         self._called: set[int | None] = set()  # shards that have not answered their last call
         self._outages: dict[int | None, Outage] = {}  # of shards that do not answer
 
     def added(self, job: Job) -> None:
         """There is one more job. Its lease may be shorter than any that was asked for, if its timeout is."""
-        if job.extend_at_s < self._next_look_s:
+        if job.extend_at_s < self._next_poll_s:
             self._short.add(shard_of_task(job.claim.task_id))
-            self._look_sooner.set()
+            self._poll_sooner.set()
 
     async def _look_for_ever(self) -> None:
         while True:
             await self._wait()
-            self._look()
+            self._poll()
 
     async def _wait(self) -> None:
         """Until the next look."""
-        self._next_look_s = self._now_s() + self._look_s
-        self._look_sooner.clear()
+        self._next_poll_s = self._now_s() + self._poll_s
+        self._poll_sooner.clear()
         try:
-            async with asyncio.timeout(self._look_s):
-                await self._look_sooner.wait()
+            async with asyncio.timeout(self._poll_s):
+                await self._poll_sooner.wait()
         except TimeoutError:
             return
         await asyncio.sleep(_SOONER_S)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         now_s = self._now_s()
         due: dict[int | None, list[Job]] = {}  # by shard; None: of ids that no shard could have made
         for job in self._jobs:
             end_if_over(job, now_s, "its lease has run out without an answer from the server", self._standstill)
-            if job.extend_at_s <= now_s + self._look_s and _is_kept(job):
+            if job.extend_at_s <= now_s + self._poll_s and _is_kept(job):
                 due.setdefault(shard_of_task(job.claim.task_id), []).append(job)
         self._short &= self._called
         for shard, jobs in due.items():
@@ -112,7 +112,7 @@ class Heartbeats(Service):
         finally:
             self._called.discard(shard)
             if shard in self._short:
-                self._look_sooner.set()
+                self._poll_sooner.set()
 
     def _outage_of(self, shard: int | None) -> Outage:
         return self._outages.setdefault(shard, Outage("extend leases", self._standstill, self._meter, shard))

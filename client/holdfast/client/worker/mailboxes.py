@@ -27,11 +27,11 @@ class Mailbox(Generic[T]):
         if not self._woken:
             self._woken = True
             try:
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._poll)
             except RuntimeError:
                 pass  # the loop has closed: a handler has ended after its worker, and nobody waits for it any more
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._woken = False
         while self._things:
             self._take(self._things.popleft())

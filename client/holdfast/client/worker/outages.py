@@ -41,7 +41,7 @@ class Outage:
         self.cause = ""  # while it is worth telling: why there is no answer
         self._failures = 0
         self._since_s = 0.0
-        self._was_told = False
+        self._was_reported = False
 
     async def pause(self, error: HoldfastError) -> None:
         """Waits before the next try; raises the error if waiting cannot help."""
@@ -53,8 +53,8 @@ class Outage:
         leader_moves = isinstance(error, Rejected) and error.reason == "NOT_LEADER"
         # What fails when this process has just stood still may have failed by that: the next try will tell.
         is_likely_over = (leader_moves and now_s < self._since_s + _LEADER_CHANGE_S) or self._standstill.is_recent()
-        if not self._was_told and not is_likely_over:
-            self._was_told = True
+        if not self._was_reported and not is_likely_over:
+            self._was_reported = True
             cause = error.reason if isinstance(error, Rejected) else str(error)
             self.cause = cause
             self._meter.outage_began(self._call)
@@ -65,8 +65,8 @@ class Outage:
 
     def over(self) -> None:
         """The server has answered."""
-        if self._was_told:
+        if self._was_reported:
             log.info("Can %s again, after %d failed tries.", self._what, self._failures)
         self.cause = ""
         self._failures = 0
-        self._was_told = False
+        self._was_reported = False

@@ -227,7 +227,7 @@ class Session:
         job, outcome = ended
         if job.phase is not Phase.RUNNING:
             return  # given back already; the handler took no notice of it
-        self._standstill.look()  # while it counts as one that runs
+        self._standstill.poll()  # while it counts as one that runs
         end_if_over(job, self._now_s(), "its lease ran out while its handler ran", self._standstill)
         self._deadlines.forget(job)
         job.phase = Phase.REPORTING

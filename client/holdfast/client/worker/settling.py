@@ -81,8 +81,8 @@ class Settler(Service):
             for delay_ms in dict.fromkeys(report.delay_ms for report in reports):
                 same = [job for job, report in zip(jobs, reports, strict=True) if report.delay_ms == delay_ms]
                 claims = [job.claim for job in same]
-                told = await client.release_many(claims, delay_ms=delay_ms, timeout_s=_CALL_S_MAX)
-                answers |= zip(same, told, strict=True)
+                reported = await client.release_many(claims, delay_ms=delay_ms, timeout_s=_CALL_S_MAX)
+                answers |= zip(same, reported, strict=True)
             return [answers[job] for job in jobs]
 
         def outages(what: str, shard: int | None) -> Outage:

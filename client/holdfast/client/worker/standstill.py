@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast.worker")
 # Of the shortest lease: what stands still for less of it loses nothing.
 _NOTICED_SHARE = 0.25
 _NOTICED_S_MIN = 0.25
-_LOOKS_PER_NOTICED = 4
+_POLLS_PER_NOTICED = 4
 _KEPT_MAX = 8
 _NAMES_SHOWN_MAX = 5
 _RECENT_S = 1.0
@@ -44,21 +44,21 @@ class Standstill:
         self._now_s = now_s
         self._cpu_s = cpu_s
         self._noticed_s = max(_NOTICED_S_MIN, lease_ms_min / 1000 * _NOTICED_SHARE)
-        self._look_s = self._noticed_s / _LOOKS_PER_NOTICED
-        self._looked_s = now_s()
+        self._poll_s = self._noticed_s / _POLLS_PER_NOTICED
+        self._polled_s = now_s()
         self._used_s = cpu_s()
         self._stops: deque[_Stop] = deque(maxlen=_KEPT_MAX)  # the newest last
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._look_s)
-            self.look()
+            await asyncio.sleep(self._poll_s)
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now_s, used_s = self._now_s(), self._cpu_s()
-        began_s, stood_s, worked_s = self._looked_s, now_s - self._looked_s, used_s - self._used_s
-        self._looked_s, self._used_s = now_s, used_s
-        if stood_s >= self._noticed_s + self._look_s:
+        began_s, stood_s, worked_s = self._polled_s, now_s - self._polled_s, used_s - self._used_s
+        self._polled_s, self._used_s = now_s, used_s
+        if stood_s >= self._noticed_s + self._poll_s:
             self._stops.append(_Stop(began_s, now_s))
             log.warning("This worker stood still for %.1f s: %s.", stood_s, self._cause(stood_s, worked_s))
 
@@ -76,7 +76,7 @@ class Standstill:
 
     def why_lost(self, job: Job, otherwise: str) -> str:
         """Why a lease was lost: `otherwise`, unless this process stood still while it should have been extended."""
-        self.look()  # whoever asks may be the first to run again
+        self.poll()  # whoever asks may be the first to run again
         since_s = job.lease_ends_s - max(job.lease_ms, job.claim.lease_ms) / 1000
         stood_s = sum(max(0.0, stop.ended_s - max(stop.began_s, since_s)) for stop in self._stops)
         if stood_s < self._noticed_s:
@@ -85,5 +85,5 @@ class Standstill:
 
     def is_recent(self) -> bool:
         """Whether it has just ended: calls that failed by now may have failed by it."""
-        self.look()
+        self.poll()
         return bool(self._stops) and self._now_s() < self._stops[-1].ended_s + _RECENT_S

@@ -235,7 +235,7 @@ class EtcdClient:
         if not endpoints:
             raise ValueError("Expected at least one endpoint of etcd.")
         self.certificates = tls.reloaded() if tls is not None else None
-        self._looked_s = time.monotonic()  # at the files of the certificates
+        self._polled_s = time.monotonic()  # at the files of the certificates
         credentials = self.certificates.current if self.certificates is not None else None
         self._endpoints = [_Endpoint(address, credentials) for address in endpoints]
         self._current = 0
@@ -343,7 +343,7 @@ class EtcdClient:
             else:
                 _raise_what_is_final(problem, 0)
                 self._move_on(endpoint, problem)
-                outage.tell(endpoint.address, problem.why)
+                outage.report(endpoint.address, problem.why)
             await asyncio.sleep(outage.next_pause_s())
 
     async def _watch_once(
@@ -358,7 +358,7 @@ class EtcdClient:
                 async with asyncio.timeout(self._timeout_s):
                     await call.write(reader.begin())
                     answer = await _read(call)
-            if answer.header.revision < reader.told_revision and not answer.canceled:
+            if answer.header.revision < reader.reported_revision and not answer.canceled:
                 await self._check_history(reader)
             endpoint.problem = None
             while True:
@@ -368,7 +368,7 @@ class EtcdClient:
                     raise _ProblemError(judge("", answer.cancel_reason))
                 if is_resumed:
                     is_resumed = False
-                    yield Changes(reader.told_revision, [], is_resumed=True)
+                    yield Changes(reader.reported_revision, [], is_resumed=True)
                 changes = None if answer.created else reader.take(answer)
                 if changes is not None:
                     yield changes
@@ -383,7 +383,7 @@ class EtcdClient:
         One that was set back and has gone beyond that again is not noticed here: see `Changes.is_resumed`.
         """
         answer = await self._ask(_RANGE, pb.RangeRequest(key=range_of(reader.prefix)[0]))
-        if answer.header.revision < reader.told_revision:
+        if answer.header.revision < reader.reported_revision:
             raise CompactedError(answer.header.revision)
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class EtcdClient:
         failures = 0
         is_token_new = False
         while True:
-            await self._look_at_certificates()
+            await self._poll_certificates()
             metadata = await self._metadata(deadline_s) if not is_login else _metadata("")
             self._check_open()
             left_s = deadline_s - time.monotonic()
@@ -447,13 +447,13 @@ class EtcdClient:
                 pause_s = _BACKOFF.pause_s(rounds, random.random)
                 await asyncio.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))
 
-    async def _look_at_certificates(self) -> None:
+    async def _poll_certificates(self) -> None:
         """Now and then. Somebody always asks something: leases are renewed, and the map is confirmed."""
         now_s = time.monotonic()
-        if self.certificates is None or now_s - self._looked_s < reloading.LOOK_SECONDS:
+        if self.certificates is None or now_s - self._polled_s < reloading.POLL_SECONDS:
             return
-        self._looked_s = now_s
-        if await asyncio.to_thread(self.certificates.look):
+        self._polled_s = now_s
+        if await asyncio.to_thread(self.certificates.poll):
             for endpoint in self._endpoints:
                 await endpoint.renew(self.certificates.current)
 
@@ -521,20 +521,20 @@ class _Outage:
 
     def __init__(self) -> None:
         self.is_token_new = False
-        self._is_told = False
+        self._is_reported = False
         self._failures = 0
 
     def end(self) -> None:
-        self.is_token_new = self._is_told = False
+        self.is_token_new = self._is_reported = False
         self._failures = 0
 
     def next_pause_s(self) -> float:
         self._failures += 1
         return _LONG_BACKOFF.pause_s(self._failures, random.random)
 
-    def tell(self, address: str, why: str) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def report(self, address: str, why: str) -> None:
+        if not self._is_reported:
+            self._is_reported = True
             _log.warning("etcd_watch_interrupted", endpoint=address, why=why)
 
 

@@ -27,7 +27,7 @@ from holdfast.cluster.etcd.api import (
     Unchanged,
 )
 
-_LOOK_AGAIN_S = 0.01  # at the soonest: the clock of a test may stand still
+_POLL_AGAIN_S = 0.01  # at the soonest: the clock of a test may stand still
 
 
 @dataclass
@@ -106,7 +106,7 @@ class FakeEtcd:
         self._end_lease(lease)
 
     async def watch(self, prefix: bytes, after_revision: int) -> AsyncGenerator[Changes, None]:
-        told = after_revision
+        reported = after_revision
         connection: int | None = None
         is_resumed = False
         progress_reports = self._progress_reports
@@ -118,19 +118,19 @@ class FakeEtcd:
             if connection != self._outages:
                 is_resumed = is_resumed or connection is not None
                 connection = self._outages
-                self._check_history(told)
+                self._check_history(reported)
             if is_resumed:
                 is_resumed = False
-                yield Changes(told, [], is_resumed=True)
+                yield Changes(reported, [], is_resumed=True)
                 continue
-            if told < self.revision:
-                told += 1
-                changes = [change for change in self._history.get(told, ()) if change.row.key.startswith(prefix)]
+            if reported < self.revision:
+                reported += 1
+                changes = [change for change in self._history.get(reported, ()) if change.row.key.startswith(prefix)]
                 if changes:
-                    yield Changes(told, changes)
+                    yield Changes(reported, changes)
             elif progress_reports != self._progress_reports:
                 progress_reports = self._progress_reports
-                yield Changes(told, [])
+                yield Changes(reported, [])
             else:
                 await self._sleep()
 
@@ -178,7 +178,7 @@ class FakeEtcd:
         self._rows, self._history = dict(rows), dict(history)
         self.break_watches()
 
-    def tell_progress(self) -> None:
+    def report_progress(self) -> None:
         """Tell watches that have no news how far etcd has come."""
         self._progress_reports += 1
         self._wake()
@@ -203,10 +203,10 @@ class FakeEtcd:
             raise EtcdUnavailableError("etcd did not answer: it was stopped by the test.")
         self.expire_leases()
 
-    def _check_history(self, told: int) -> None:
-        if told + 1 < self._compacted:
+    def _check_history(self, reported: int) -> None:
+        if reported + 1 < self._compacted:
             raise CompactedError(self._compacted)
-        if told > self.revision:  # not the etcd that told it: history begins anew
+        if reported > self.revision:  # not the etcd that told it: history begins anew
             raise CompactedError(self.revision)
 
     def _carry_out(self, compares: Sequence[Unchanged], changes: Sequence[Put | Delete]) -> Committed:
@@ -255,14 +255,14 @@ class FakeEtcd:
             self._timer = None
         if self._leases and self._is_up:
             wait_s = min(held.ends_s for held in self._leases.values()) - self._clock()
-            self._timer = asyncio.get_running_loop().call_later(max(_LOOK_AGAIN_S, wait_s), self.expire_leases)
+            self._timer = asyncio.get_running_loop().call_later(max(_POLL_AGAIN_S, wait_s), self.expire_leases)
 
     async def _sleep(self, seconds: float | None = None) -> None:
         """Until something happens, at most so long."""
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleepers.add(sleeper)
         try:
-            await asyncio.wait([sleeper], timeout=None if seconds is None else max(_LOOK_AGAIN_S, seconds))
+            await asyncio.wait([sleeper], timeout=None if seconds is None else max(_POLL_AGAIN_S, seconds))
         finally:
             self._sleepers.discard(sleeper)
 

@@ -47,7 +47,7 @@ class WatchReader:
 
     def __init__(self, prefix: bytes, after_revision: int) -> None:
         self.prefix = prefix
-        self.told_revision = after_revision
+        self.reported_revision = after_revision
         self._parts: list[Change] = []
 
     def begin(self) -> pb.WatchRequest:
@@ -56,23 +56,23 @@ class WatchReader:
         key, end = range_of(self.prefix)
         return pb.WatchRequest(
             create_request=pb.WatchCreateRequest(
-                key=key, range_end=end, start_revision=self.told_revision + 1, progress_notify=True, fragment=True
+                key=key, range_end=end, start_revision=self.reported_revision + 1, progress_notify=True, fragment=True
             )
         )
 
     def take(self, answer: pb.WatchResponse) -> Changes | None:
         """The next changes, if the answer makes them complete."""
         # Each is told once, whatever a server repeats.
-        fresh = [event for event in answer.events if event.kv.mod_revision > self.told_revision]
+        fresh = [event for event in answer.events if event.kv.mod_revision > self.reported_revision]
         self._parts += [Change(row_of(event.kv), event.type == pb.Event.DELETE) for event in fresh]
         if answer.fragment:
             return None  # the rest may be of the same revision
         changes, self._parts = self._parts, []
         if changes:
             # Not the header's revision: while a watch catches up, that one is far ahead of what has been told.
-            self.told_revision = changes[-1].row.mod_revision
-        elif answer.events or answer.header.revision < self.told_revision:
+            self.reported_revision = changes[-1].row.mod_revision
+        elif answer.events or answer.header.revision < self.reported_revision:
             return None
         else:
-            self.told_revision = answer.header.revision
-        return Changes(self.told_revision, changes)
+            self.reported_revision = answer.header.revision
+        return Changes(self.reported_revision, changes)

@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 _HEALTHY_S_MAX = 30.0
 _STOP_S_MAX = 10.0
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 _PORT_TRIES = 5
 _PORTS = range(20_000, 32_000)
 
@@ -168,7 +168,7 @@ class EtcdProcess:
                     f"Expected etcd to serve on {self.endpoint} within {seconds_max:g} s, but it does not: "
                     f"see {self.log_file}."
                 )
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
 
     def is_healthy(self) -> bool:
         """Whether it answers, has a leader, and can commit."""

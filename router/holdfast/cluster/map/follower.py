@@ -70,13 +70,13 @@ class MapFollower:
         self._failures = 0  # since the map was last read
         self._is_loaded = start_from is not None
         self._is_following = False  # the map was read from etcd, and its changes are watched
-        self._told = ""  # the last trouble, said once
+        self._reported = ""  # the last trouble, said once
         self._news = asyncio.Event()
 
     @property
     def trouble(self) -> str:
         """Why the map is not current, in a sentence; empty if it is."""
-        return "" if self.is_current else self._told
+        return "" if self.is_current else self._reported
 
     @property
     def age_s(self) -> float | None:
@@ -174,10 +174,10 @@ class MapFollower:
         self._set_current(True)
         if is_first or not new.same_records(before):
             for listener in self.on_change:
-                self._tell(listener, new)
+                self._notify(listener, new)
         self._wake()
 
-    def _tell(self, listener: Listener, new: PartitionMap) -> None:
+    def _notify(self, listener: Listener, new: PartitionMap) -> None:
         try:
             listener(new)
         except Exception:  # noqa: BLE001 - one listener's mistake must not cut the others off from the map
@@ -197,8 +197,8 @@ class MapFollower:
                 self._set_current(self._is_following)
 
     def _lost(self, error: Exception) -> None:
-        if str(error) != self._told:
-            self._told = str(error)
+        if str(error) != self._reported:
+            self._reported = str(error)
             _log.warning("map_is_not_current", revision=self.map.revision, error=str(error))
         self._set_current(False)
 
@@ -207,7 +207,7 @@ class MapFollower:
             self._confirmed_s = _boot_seconds()
         if is_current != self.is_current:
             self.is_current = is_current
-            self._told = "" if is_current else self._told
+            self._reported = "" if is_current else self._reported
             self._wake()
 
     def _wake(self) -> None:

@@ -19,7 +19,7 @@ from holdfast.cluster.map.transactions import Decision, unchanged
 from holdfast.serving.refusals import NO_CLUSTER, RefusedError, change_refused, conflict
 
 NODE_TTL_S = 10  # of the lease that says that a node is there
-_LOOK_AGAIN_S = 0.5
+_POLL_AGAIN_S = 0.5
 _NAMED_MAX = 5  # shards in a sentence
 
 
@@ -81,8 +81,8 @@ class NodeStore(ShardStore):
             except _ElsewhereError as elsewhere:
                 if waited_s > ttl_s:
                     raise DuplicateNodeError(record, elsewhere.other) from None
-            await self.sleep(_LOOK_AGAIN_S)
-            waited_s += _LOOK_AGAIN_S
+            await self.sleep(_POLL_AGAIN_S)
+            waited_s += _POLL_AGAIN_S
 
     async def _register(self, record: NodeRecord, lease: int, cluster_id: str | None) -> str | None:
         key = self.keys.node(record.name)

@@ -16,8 +16,8 @@ from holdfast.broker.peers.words import (
     MAGIC,
     PREFACE,
     PREFACE_BYTES,
-    BlankAsked,
-    BlankTold,
+    EmptyAnswer,
+    EmptyQuery,
     Hello,
     Refused,
     encode_word,
@@ -27,7 +27,7 @@ from tests.integration.peer_nodes import (
     HOST,
     Listener,
     PeerNode,
-    Stranger,
+    UnknownPeer,
     body,
     hello_of,
     meet,
@@ -78,20 +78,20 @@ async def test_nodes_of_different_clusters_refuse_each_other(
     ],
 )
 async def test_a_stranger_is_refused_and_hears_why(ports: Mapping[str, int], hello: Hello, reason: Reason) -> None:
-    async with PeerNode("n1", pair(ports)) as one, await Stranger.dial(one.port) as stranger:
-        stranger.say_hello(hello)
-        assert await stranger.hear(preface=True) == Refused(reason)
-        assert await stranger.hear_end() == b""
+    async with PeerNode("n1", pair(ports)) as one, await UnknownPeer.dial(one.port) as unknown_peer:
+        unknown_peer.say_hello(hello)
+        assert await unknown_peer.hear(preface=True) == Refused(reason)
+        assert await unknown_peer.hear_end() == b""
         assert one.peers.counters.refused == {reason: 1}
         assert one.frames == []
 
 
 async def test_a_refused_stranger_is_not_listened_to(ports: Mapping[str, int]) -> None:
-    async with PeerNode("n1", pair(ports)) as one, await Stranger.dial(one.port) as stranger:
+    async with PeerNode("n1", pair(ports)) as one, await UnknownPeer.dial(one.port) as unknown_peer:
         hello = encode_word(hello_of("n9", "n1"))
         frame = body("smuggled")
-        stranger.write(PREFACE + frame_head(hello) + hello + frame_head(frame) + frame)
-        await stranger.hear_end()
+        unknown_peer.write(PREFACE + frame_head(hello) + hello + frame_head(frame) + frame)
+        await unknown_peer.hear_end()
         assert one.frames == []
 
 
@@ -124,26 +124,26 @@ async def test_who_answers_with_a_wrong_hello_is_refused(
     ports: Mapping[str, int], answer: Hello, reason: Reason
 ) -> None:
     async with await Listener.at(ports["n2"]) as listener, PeerNode("n1", pair(ports)) as one:
-        stranger = await listener.next()
-        heard = await stranger.hear(preface=True)
+        unknown_peer = await listener.next()
+        heard = await unknown_peer.hear(preface=True)
         assert isinstance(heard, Hello)
         assert (heard.identity, heard.receiver) == (one.identity, "n2")
-        stranger.say_hello(answer)
-        assert await stranger.hear() == Refused(reason)
-        assert await stranger.hear_end() == b""
+        unknown_peer.say_hello(answer)
+        assert await unknown_peer.hear() == Refused(reason)
+        assert await unknown_peer.hear_end() == b""
         assert one.peers.connected() == {}
         assert one.peers.counters.refused[reason] == 1
 
 
 async def test_another_version_is_told_from_another_protocol(ports: Mapping[str, int]) -> None:
     async with PeerNode("n1", pair(ports)) as one:
-        async with await Stranger.dial(one.port) as newer:
+        async with await UnknownPeer.dial(one.port) as newer:
             newer.write(OTHER_PREFACE + b"whatever that version says")
             assert await newer.hear_end() in (PREFACE, b"")  # what was not read may cut the answer off
-        async with await Stranger.dial(one.port) as newer:
+        async with await UnknownPeer.dial(one.port) as newer:
             newer.write(OTHER_PREFACE)
             assert await newer.hear_end() == PREFACE
-        async with await Stranger.dial(one.port) as browser:
+        async with await UnknownPeer.dial(one.port) as browser:
             browser.write(b"GET / HTTP/1.1\r\n\r\n")
             assert await browser.hear_end() == b""
         assert one.peers.counters.refused == {Reason.OTHER_VERSION: 2, Reason.OTHER_PROTOCOL: 1}
@@ -171,7 +171,7 @@ BAD_FRAMES: dict[str, tuple[bytes, Reason]] = {
     "text": (b"GET / HTTP/1.1\r\n\r\n", Reason.FRAME_DAMAGED),
     "unknown word": (frame_head(b"\x00\x77") + b"\x00\x77", Reason.FRAME_UNEXPECTED),
     "answer to nothing": (
-        frame_head(encode_word(BlankTold(1, blank=True))) + encode_word(BlankTold(1, blank=True)),
+        frame_head(encode_word(EmptyAnswer(1, empty=True))) + encode_word(EmptyAnswer(1, empty=True)),
         Reason.FRAME_UNEXPECTED,
     ),
     "second hello": (
@@ -184,7 +184,7 @@ BAD_FRAMES: dict[str, tuple[bytes, Reason]] = {
 @pytest.mark.parametrize("name", BAD_FRAMES)
 async def test_a_bad_frame_ends_its_connection_and_nothing_else(ports: Mapping[str, int], name: str) -> None:
     data, reason = BAD_FRAMES[name]
-    async with PeerNode("n1", ports) as one, PeerNode("n3", ports) as three, await Stranger.dial(one.port) as bad:
+    async with PeerNode("n1", ports) as one, PeerNode("n3", ports) as three, await UnknownPeer.dial(one.port) as bad:
         await meet(one, three)
         bad.say_hello(hello_of("n2", "n1"))
         assert isinstance(await bad.hear(preface=True), Hello)
@@ -200,7 +200,7 @@ async def test_a_bad_frame_ends_its_connection_and_nothing_else(ports: Mapping[s
 
 async def test_a_frame_that_ends_in_the_middle(ports: Mapping[str, int]) -> None:
     async with PeerNode("n1", pair(ports)) as one:
-        async with await Stranger.dial(one.port) as cut:
+        async with await UnknownPeer.dial(one.port) as cut:
             cut.say_hello(hello_of("n2", "n1"))
             await cut.hear(preface=True)
             cut.write(frame_head(bytes(1000)) + bytes(10))
@@ -212,7 +212,7 @@ async def test_a_frame_that_does_not_go_on(ports: Mapping[str, int]) -> None:
     """Of another node's machine that hangs, or its program: the connection must not be mute for ever."""
     limits = PeerLimits(dead_seconds=0.8)
     large = body("large") + bytes(500_000)
-    async with PeerNode("n1", pair(ports), limits=limits) as one, await Stranger.dial(one.port) as slow:
+    async with PeerNode("n1", pair(ports), limits=limits) as one, await UnknownPeer.dial(one.port) as slow:
         slow.say_hello(hello_of("n2", "n1"))
         await slow.hear(preface=True)
         stream = frame_head(large) + large
@@ -246,11 +246,11 @@ async def test_who_asks_without_end_and_never_listens_is_dropped(ports: Mapping[
     limits = PeerLimits(dead_seconds=60)  # which would end it, too
     async with (
         PeerNode("n1", pair(ports), limits=limits) as one,
-        await Stranger.dial(one.port, receive_bytes=4096) as nosy,
+        await UnknownPeer.dial(one.port, receive_bytes=4096) as nosy,
     ):
         nosy.say_hello(hello_of("n2", "n1"))
         await nosy.hear(preface=True)
-        question = encode_word(BlankAsked(1))
+        question = encode_word(EmptyQuery(1))
         many = (frame_head(question) + question) * 1000
 
         def is_dropped() -> bool:
@@ -267,10 +267,10 @@ async def test_who_asks_without_end_and_never_listens_is_dropped(ports: Mapping[
 async def test_frames_on_the_way_back_are_unexpected(ports: Mapping[str, int]) -> None:
     """Who was dialled has answers to give, nothing else: its frames come on the connection that it dials."""
     async with await Listener.at(ports["n2"]) as listener, PeerNode("n1", pair(ports)) as one:
-        stranger = await listener.next()
-        stranger.say_hello(hello_of("n2", "n1"))
+        unknown_peer = await listener.next()
+        unknown_peer.say_hello(hello_of("n2", "n1"))
         await until(one.peers.connected, "the stranger to be taken for n2")
-        stranger.frame(body("wrong way"))
+        unknown_peer.frame(body("wrong way"))
         await until(lambda: one.peers.counters.broken[Reason.FRAME_UNEXPECTED], "the frame to be refused")
         assert one.frames == []
 
@@ -278,20 +278,20 @@ async def test_frames_on_the_way_back_are_unexpected(ports: Mapping[str, int]) -
 async def test_an_answer_to_an_earlier_question_does_not_count(ports: Mapping[str, int]) -> None:
     """Who said yes a while ago may have become something else since."""
     async with await Listener.at(ports["n2"]) as listener, PeerNode("n1", pair(ports)) as one:
-        stranger = await listener.next()
-        await stranger.hear(preface=True)
-        stranger.say_hello(hello_of("n2", "n1"))
+        unknown_peer = await listener.next()
+        await unknown_peer.hear(preface=True)
+        unknown_peer.say_hello(hello_of("n2", "n1"))
         await until(one.peers.connected, "the stranger to be taken for n2")
-        first = asyncio.create_task(one.peers.all_blank(60))
-        asked = await stranger.hear()
-        assert isinstance(asked, BlankAsked)
-        second = asyncio.create_task(one.peers.all_blank(60))
-        asked_again = await stranger.hear()
-        assert isinstance(asked_again, BlankAsked)
-        stranger.say(BlankTold(asked.number, blank=True))
+        first = asyncio.create_task(one.peers.all_empty(60))
+        asked = await unknown_peer.hear()
+        assert isinstance(asked, EmptyQuery)
+        second = asyncio.create_task(one.peers.all_empty(60))
+        asked_again = await unknown_peer.hear()
+        assert isinstance(asked_again, EmptyQuery)
+        unknown_peer.say(EmptyAnswer(asked.number, empty=True))
         assert await first
         assert not second.done()
-        stranger.say(BlankTold(asked_again.number, blank=False))
+        unknown_peer.say(EmptyAnswer(asked_again.number, empty=False))
         assert not await second
 
 
@@ -301,16 +301,16 @@ async def test_an_answer_to_an_earlier_question_does_not_count(ports: Mapping[st
 async def test_connections_without_a_hello_are_bounded(ports: Mapping[str, int]) -> None:
     limits = PeerLimits(half_open_max=4, hello_seconds_max=60)
     async with PeerNode("n1", pair(ports), limits=limits) as one:
-        silent = [await Stranger.dial(one.port) for _ in range(20)]
+        silent = [await UnknownPeer.dial(one.port) for _ in range(20)]
         await until(lambda: one.peers.counters.refused[Reason.HALF_OPEN_MAX] == 16, "the oldest to make room")
         assert one.peers.half_open == 4
-        for stranger in silent[:16]:
-            assert await stranger.hear_end() == b""
+        for unknown_peer in silent[:16]:
+            assert await unknown_peer.hear_end() == b""
         async with PeerNode("n2", pair(ports)) as two:
             await meet(one, two)  # who says hello gets in
             await until(lambda: one.peers.half_open == 3, "n2 to be welcome in the place of the oldest")
-        for stranger in silent:
-            await stranger.leave()
+        for unknown_peer in silent:
+            await unknown_peer.leave()
         await until(lambda: one.peers.half_open == 0, "the strangers to be gone")
 
 
@@ -318,9 +318,9 @@ async def test_who_says_nothing_is_closed_after_a_while(ports: Mapping[str, int]
     limits = PeerLimits(hello_seconds_max=0.1)
     async with PeerNode("n1", pair(ports), limits=limits) as one:
         for said in (b"", PREFACE, PREFACE + b"\x00\x00"):
-            async with await Stranger.dial(one.port) as stranger:
-                stranger.write(said)
-                assert await stranger.hear_end() == b""
+            async with await UnknownPeer.dial(one.port) as unknown_peer:
+                unknown_peer.write(said)
+                assert await unknown_peer.hear_end() == b""
         assert one.peers.counters.refused == {Reason.HELLO_LATE: 3}
 
 
@@ -329,8 +329,8 @@ async def test_a_node_that_takes_a_connection_and_says_nothing(ports: Mapping[st
     limits = PeerLimits(hello_seconds_max=0.1)
     async with await Listener.at(ports["n2"]) as listener, PeerNode("n1", pair(ports), limits=limits) as one:
         for _ in range(3):
-            stranger = await listener.next()
-            assert (await stranger.hear_end()).startswith(PREFACE)
+            unknown_peer = await listener.next()
+            assert (await unknown_peer.hear_end()).startswith(PREFACE)
         assert one.peers.counters.refused[Reason.HELLO_LATE] >= 2
         assert one.peers.connected() == {}
 
@@ -365,11 +365,11 @@ async def _spray(port: int, rng: random.Random, is_over: asyncio.Event) -> None:
         _random, _random_after_preface, _random_word, _random_after_hello, _flipped_hello
     ]  # fmt: skip
     while not is_over.is_set():
-        async with await Stranger.dial(port) as stranger:
-            stranger.write(rng.choice(makers)(rng))
+        async with await UnknownPeer.dial(port) as unknown_peer:
+            unknown_peer.write(rng.choice(makers)(rng))
             if rng.random() < 0.5:
                 try:
-                    await asyncio.wait_for(stranger.reader.read(PREFACE_BYTES), 0.01)
+                    await asyncio.wait_for(unknown_peer.reader.read(PREFACE_BYTES), 0.01)
                 except (TimeoutError, ConnectionError):
                     pass
 

@@ -22,7 +22,7 @@ from holdfast.client import (
     Unavailable,
     _direct,
 )
-from holdfast.client._doubts import PASSING
+from holdfast.client._unknown_outcomes import PASSING
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import QueueRoute
 from tests.unit.client.scripted_server import Refusal, ScriptedServer
@@ -61,7 +61,7 @@ def half_refused(reason: str, retry_after_ms: int = 200) -> pb.EnqueueResponse:
 
 
 @pytest.mark.parametrize("first", [LOST, UNKNOWN], ids=["lost", "unknown"])
-@pytest.mark.parametrize("request_id", [None, "r-1"], ids=["made-up", "own"])
+@pytest.mark.parametrize("request_id", [None, "r-1"], ids=["automatic", "own"])
 async def test_an_item_refused_the_second_time_may_have_been_taken_the_first_time(
     server: ScriptedServer, first: Refusal, request_id: str | None
 ) -> None:
@@ -75,7 +75,7 @@ async def test_an_item_refused_the_second_time_may_have_been_taken_the_first_tim
 
 
 @pytest.mark.parametrize("reason", sorted(PASSING))
-async def test_every_refusal_that_may_pass_is_in_doubt(server: ScriptedServer, reason: str) -> None:
+async def test_every_refusal_that_may_pass_leaves_the_outcome_unknown(server: ScriptedServer, reason: str) -> None:
     server.on("Enqueue", LOST, half_refused(reason, retry_after_ms=0))
     async with AsyncClient(server.address) as client:
         _, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t")])
@@ -101,7 +101,7 @@ async def test_without_an_attempt_that_may_have_taken_effect_a_refusal_is_believ
     assert refused.reason == "NOT_LEADER"
 
 
-async def test_single_enqueues_that_share_a_request_hear_of_the_doubt(server: ScriptedServer) -> None:
+async def test_single_enqueues_that_share_a_request_hear_that_the_outcome_is_unknown(server: ScriptedServer) -> None:
     """One queue's leader is away: whoever asked for the other queue must not suffer; this one must not be misled."""
     seen: set[str] = set()
     sizes: list[int] = []
@@ -132,7 +132,7 @@ async def test_single_enqueues_that_share_a_request_hear_of_the_doubt(server: Sc
             assert isinstance(outcome, OutcomeUnknown)
 
 
-async def test_split_calls_straight_to_the_leaders_doubt_only_the_part_that_was_sent_twice(cluster: Cluster) -> None:
+async def test_of_split_calls_to_leaders_only_the_part_that_was_sent_twice_is_unknown(cluster: Cluster) -> None:
     def refuse(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
         return pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(rejection=refusal("OVERLOADED")) for _ in request.tasks])
 
@@ -146,7 +146,7 @@ async def test_split_calls_straight_to_the_leaders_doubt_only_the_part_that_was_
         assert cluster.sent("Enqueue") == [1, 1, 1]
 
 
-async def test_reports_and_cancels_are_doubted_too(server: ScriptedServer) -> None:
+async def test_outcomes_of_reports_and_cancels_may_be_unknown_too(server: ScriptedServer) -> None:
     refused = refusal("SHUTTING_DOWN")
     server.on("Ack", LOST, pb.AckResponse(outcomes=[pb.AckOutcome(rejection=refused)]))
     server.on("Cancel", LOST, pb.CancelResponse(outcomes=[pb.CancelOutcome(rejection=refused)]))
@@ -156,7 +156,7 @@ async def test_reports_and_cancels_are_doubted_too(server: ScriptedServer) -> No
                 await call
 
 
-async def test_what_only_reads_is_not_doubted(server: ScriptedServer) -> None:
+async def test_what_only_reads_has_no_unknown_outcome(server: ScriptedServer) -> None:
     refused = pb.QueueStatsOutcome(rejection=refusal("NOT_LEADER"))
     server.on("QueueStats", LOST, pb.QueueStatsResponse(outcomes=[refused]))
     async with AsyncClient(server.address) as client:
@@ -195,12 +195,12 @@ def generations(server: ScriptedServer) -> list[str]:
     return [request.tasks[0].request_id.partition(".")[0] for request in server.requests["Enqueue"]]
 
 
-def told(queue: str, generation: int) -> pb.EnqueueResponse:
+def reported(queue: str, generation: int) -> pb.EnqueueResponse:
     return pb.EnqueueResponse(outcomes=[ACCEPTED], generations={queue: generation})
 
 
 async def test_a_call_waits_for_a_router_that_is_behind_and_keeps_its_ids(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), stale(2, "newer"), told("q", 3))
+    server.on("Enqueue", reported("q", 3), stale(2, "newer"), reported("q", 3))
     async with AsyncClient(server.address) as client:
         for _ in range(2):
             await client.enqueue(NewTask("q", "t"))
@@ -210,9 +210,9 @@ async def test_a_call_waits_for_a_router_that_is_behind_and_keeps_its_ids(server
 
 
 async def test_a_call_goes_to_the_router_that_is_not_behind(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), stale(2, "newer"))
+    server.on("Enqueue", reported("q", 3), stale(2, "newer"))
     with ScriptedServer() as other:
-        other.on("Enqueue", told("q", 3))
+        other.on("Enqueue", reported("q", 3))
         async with AsyncClient(f"{server.address},{other.address}") as client:
             for _ in range(2):
                 await client.enqueue(NewTask("q", "t"))
@@ -220,7 +220,7 @@ async def test_a_call_goes_to_the_router_that_is_not_behind(server: ScriptedServ
 
 
 async def test_after_a_map_that_was_set_back_the_next_call_names_a_set_that_there_is(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 7), stale(2, "newer"))
+    server.on("Enqueue", reported("q", 7), stale(2, "newer"))
     async with AsyncClient(server.address) as client:
         await client.enqueue(NewTask("q", "t"))
         with pytest.raises(
@@ -229,13 +229,13 @@ async def test_after_a_map_that_was_set_back_the_next_call_names_a_set_that_ther
             await client.enqueue_many([NewTask("q", "t")], timeout_s=0.5)
         assert set(generations(server)[1:]) == {"~7"}, "never other ids while attempts are under way"
         server._script["Enqueue"].clear()
-        server.on("Enqueue", told("q", 2))
+        server.on("Enqueue", reported("q", 2))
         await client.enqueue(NewTask("q", "t"))
     assert generations(server)[-1] == "~2"
 
 
 async def test_ids_of_sets_that_nobody_remembers_are_made_anew_if_nothing_was_done(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), stale(40, "forgotten"), told("q", 40))
+    server.on("Enqueue", reported("q", 3), stale(40, "forgotten"), reported("q", 40))
     async with AsyncClient(server.address) as client:
         for _ in range(2):
             await client.enqueue(NewTask("q", "t"))
@@ -259,7 +259,7 @@ async def test_the_first_attempt_names_the_newest_set_of_every_queue(cluster: Cl
 
 async def test_a_repetition_does_not_call_itself_the_first(cluster: Cluster) -> None:
     server = cluster.router
-    server.on("Enqueue", LOST, told("q", 3))
+    server.on("Enqueue", LOST, reported("q", 3))
     async with AsyncClient(server.address) as client:
         await client.enqueue(NewTask("q", "t"))
     assert server.metadata["Enqueue"] == [{"holdfast-first": "1"}, {}]
@@ -267,7 +267,7 @@ async def test_a_repetition_does_not_call_itself_the_first(cluster: Cluster) -> 
 
 
 async def test_ids_are_not_made_anew_if_an_attempt_may_have_taken_effect(server: ScriptedServer) -> None:
-    server.on("Enqueue", told("q", 3), LOST, stale(40, "forgotten"))
+    server.on("Enqueue", reported("q", 3), LOST, stale(40, "forgotten"))
     async with AsyncClient(server.address) as client:
         await client.enqueue(NewTask("q", "t"))
         with pytest.raises(ConnectionFailed):
@@ -275,8 +275,8 @@ async def test_ids_are_not_made_anew_if_an_attempt_may_have_taken_effect(server:
     assert generations(server) == ["~0", "~3", "~3"]
 
 
-async def test_an_own_id_that_looks_made_up_is_refused_and_no_neighbour_with_it(server: ScriptedServer) -> None:
-    """It would go where made-up ids go, which need not be where its first attempt went."""
+async def test_an_own_id_that_looks_automatic_is_refused_and_no_neighbour_with_it(server: ScriptedServer) -> None:
+    """It would go where automatic keys go, which need not be where its first attempt went."""
     server.on("Enqueue", accept(0))
     async with AsyncClient(server.address) as client:
         tasks = [NewTask("q", f"t{n}", request_id="~9.mine.0" if n == 4 else None) for n in range(8)]
@@ -290,7 +290,7 @@ async def test_an_own_id_that_looks_made_up_is_refused_and_no_neighbour_with_it(
 async def test_straight_to_the_leaders_ids_are_of_sets_that_the_map_knows(cluster: Cluster) -> None:
     """A leader has told of a newer set than the map that this client has."""
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
-    cluster.leaders[1].on("Enqueue", lambda request: told(AT_0, 4), accept(1))
+    cluster.leaders[1].on("Enqueue", lambda request: reported(AT_0, 4), accept(1))
     async with AsyncClient(cluster.router.address, direct=True) as client:
         await client.enqueue(NewTask(AT_0, "first"))
         assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "1:t"

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Letter(_message.Message):
+class OutboxMessage(_message.Message):
     __slots__ = ("task", "run_at_ms")
     TASK_FIELD_NUMBER: _ClassVar[int]
     RUN_AT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -16,20 +16,20 @@ class Letter(_message.Message):
     def __init__(self, task: _Optional[_Union[_tasks_pb2.TaskSpec, _Mapping]] = ..., run_at_ms: _Optional[int] = ...) -> None: ...
 
 class ReceiveTasksRequest(_message.Message):
-    __slots__ = ("cluster_id", "destination_shard", "source_shard", "source_incarnation", "first_sequence", "letters")
+    __slots__ = ("cluster_id", "destination_shard", "source_shard", "source_incarnation", "first_sequence", "messages")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_SHARD_FIELD_NUMBER: _ClassVar[int]
     SOURCE_SHARD_FIELD_NUMBER: _ClassVar[int]
     SOURCE_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     destination_shard: int
     source_shard: int
     source_incarnation: int
     first_sequence: int
-    letters: _containers.RepeatedCompositeFieldContainer[Letter]
-    def __init__(self, cluster_id: _Optional[str] = ..., destination_shard: _Optional[int] = ..., source_shard: _Optional[int] = ..., source_incarnation: _Optional[int] = ..., first_sequence: _Optional[int] = ..., letters: _Optional[_Iterable[_Union[Letter, _Mapping]]] = ...) -> None: ...
+    messages: _containers.RepeatedCompositeFieldContainer[OutboxMessage]
+    def __init__(self, cluster_id: _Optional[str] = ..., destination_shard: _Optional[int] = ..., source_shard: _Optional[int] = ..., source_incarnation: _Optional[int] = ..., first_sequence: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[OutboxMessage, _Mapping]]] = ...) -> None: ...
 
 class ReceiveTasksResponse(_message.Message):
     __slots__ = ("received",)

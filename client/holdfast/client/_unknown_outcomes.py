@@ -36,7 +36,7 @@ _ANSWERS = (
 )
 
 
-def doubt_refusals(answer: Message) -> None:
+def mark_unknown(answer: Message) -> None:
     """Makes OUTCOME_UNKNOWN of each refusal that may pass."""
     if not isinstance(answer, _ANSWERS):
         return
