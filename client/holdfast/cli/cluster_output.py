@@ -128,7 +128,8 @@ def _depth_line(overview: Overview) -> str:
         return "tasks   " + ("could not be counted" if overview.depth_error else "are counted through a router")
     line = (
         f"tasks   {depth.unfinished:,} unfinished in {depth.queues:,} queue{'s' * (depth.queues != 1)}: "
-        f"{depth.ready:,} ready, {depth.claimed:,} claimed, {depth.delayed:,} delayed, {depth.retrying:,} retrying; {depth.dead:,} dead"
+        f"{depth.ready:,} ready, {depth.claimed:,} claimed, {depth.delayed:,} delayed, {depth.retrying:,} retrying; "
+        f"{depth.dead:,} dead"
     )
     return f"{line} (without {named_shards(depth.missing_shards)})" if depth.missing_shards else line
 
