@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.cli import calls
 from holdfast.client import (
@@ -71,6 +71,11 @@ class Overview:
         return frozenset(report.name for report in self.reports if report.node is None and report.name in alive)
 
     @property
+    def has_lost_a_node(self) -> bool:
+        """That is enough for shards to be without a leader."""
+        return bool(self.silent) or any(node.replicas and not node.is_alive for node in self.info.nodes)
+
+    @property
     def answering(self) -> frozenset[str]:
         """Nodes that answered just now, whatever is known of their leases."""
         return frozenset(report.name for report in self.reports if report.node is not None)
@@ -109,11 +114,12 @@ def overview(address: str, timeout_s: float) -> Overview:
             return Overview(info, (), None)
         answer_s = min(timeout_s, ANSWER_S)
         counted, reports = await asyncio.gather(_stats(client, answer_s), _reports_of(info, answer_s))
-        if not _is_whole(counted) and all(report.node is not None for report in reports):
-            counted = await _stats(client, timeout_s)  # it is not for a node that is lost: shards may be slow
+        seen = Overview(info, tuple(reports), None)
+        if not _is_whole(counted) and not seen.has_lost_a_node:
+            counted = await _stats(client, timeout_s)
         if isinstance(counted, HoldfastError):
-            return Overview(info, tuple(reports), None, None if _is_for_routers(counted) else counted)
-        return Overview(info, tuple(reports), depth_of(*counted))
+            return replace(seen, depth_error=None if _is_for_routers(counted) else counted)
+        return replace(seen, depth=depth_of(*counted))
 
     return calls.ask(address, timeout_s, question)
 

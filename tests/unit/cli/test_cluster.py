@@ -352,6 +352,16 @@ def test_where_all_nodes_answer_tasks_are_counted_with_all_the_time(server: Scri
     assert first_s < 2 * cluster_calls.ANSWER_S < second_s
 
 
+def test_where_no_node_can_be_reached_tasks_are_counted_with_all_the_time(server: ScriptedServer, cli: Cli) -> None:
+    with ScriptedServer() as elsewhere:
+        address = elsewhere.address
+    server.on("DescribeCluster", cluster(shard(), nodes=[node(name, address=address) for name in ("n1", "n2", "n3")]))
+    server._script["ListQueues"].clear()
+    server.on("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]), tasks_pb2.ListQueuesResponse())
+    assert cli.run("cluster", "status") == 0
+    assert len(server.requests["ListQueues"]) == 2
+
+
 def test_where_no_node_can_be_reached_none_is_called_silent(server: ScriptedServer, cli: Cli) -> None:
     with ScriptedServer() as elsewhere:
         address = elsewhere.address

@@ -66,11 +66,11 @@ def test_a_list_names_the_shards_that_are_missing(cli: Cli) -> None:
 
 def test_tasks_of_a_shard_that_does_not_answer_are_missing_in_the_numbers(cli: Cli) -> None:
     cli.server.on("DescribeCluster", cluster(shard(), shard(1), shard(2)))
-    cli.server.on(
-        "ListQueues",
-        pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="a", ready=2)], next_page_token="a", missing_shards=[2]),
-        pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="b", dead=1)], missing_shards=[1, 2]),
-    )
+    first = pb.ListQueuesResponse(
+        queues=[pb.QueueCounts(queue="a", ready=2)], next_page_token="a", missing_shards=[2]
+    )  # fmt: skip
+    last = pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="b", dead=1)], missing_shards=[1, 2])
+    cli.server.on("ListQueues", lambda request: last if request.page_token else first)
     assert cli.run("cluster", "status") == 4
     assert "2 unfinished in 2 queues" in cli.out
     assert "1 dead (without shards 1, 2)" in cli.out
