@@ -4,7 +4,6 @@ One cluster for all tests; each leaves it whole.
 """
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -20,9 +19,7 @@ from tests.integration.cluster_tools import (
     enqueue_request,
     holdfast,
     holdfast_soon,
-    identity,
     load_on,
-    membership,
     raw_call,
 )
 from tests.integration.server import wait_until
@@ -111,20 +108,6 @@ def test_a_hand_over_to_who_cannot_lead_is_refused_and_costs_nothing(cluster: Cl
     if max(each for _, each, _ in cluster.leaderships()) == term:
         stopped = [line for line in cluster.nodes[leader].events("leading_no_more") if line["term"] == term]
         assert stopped == [], "nothing was stopped for it"
-
-
-def test_a_leader_that_is_to_be_removed_hands_over_to_who_is_there(cluster: Cluster, leader: str) -> None:
-    [gone, there] = cluster.followers()
-    cluster.kill(gone)  # it has as much as the other: nothing is written any more
-    time.sleep(LONG_SILENCE_S)
-    request = shards_pb.ChangeMembershipRequest(
-        shard=0, expected_version=membership(cluster).version, remove=identity(cluster, leader)
-    )
-    answer = raw_call(cluster.nodes[leader].address, "Shards/ChangeMembership", request)
-    assert isinstance(answer, Refusal)
-    assert answer.reason == "NOT_LEADER"
-    assert cluster.wait_for_leader() == there
-    cluster.start_node(gone)
 
 
 def test_every_replica_is_shown(cluster: Cluster, leader: str, queue: str) -> None:

@@ -85,7 +85,6 @@ class Gateway:
             "FindLeader": self._by_shard,
             "TransferLeadership": self._by_shard,
             "ProbeShard": self._by_shard,
-            "ChangeMembership": self._by_shard,
             "BeginBackup": self._by_shard,
             "CopyShard": self._by_shard,
             "ResumeDeliveries": self._by_shard,

@@ -6,7 +6,6 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.broker.api.shards import (
-    ChangeKind,
     LeaderView,
     NodeView,
     ProbeView,
@@ -22,7 +21,6 @@ from holdfast.serving.refusals import RefusedError
 from holdfast.serving.statuses import status_of
 
 N1, N2 = NodeAddress("n1", "h1:7401"), NodeAddress("n2", "h2:7401")
-IDENTITY = "n2/" + "5f" * 16
 
 
 @dataclass
@@ -52,10 +50,6 @@ class Admin:
     async def read_probe(self, shard: int, index: int, wait_ms: int) -> ProbeView:
         self.asked.append(("read_probe", shard, index, wait_ms))
         return self.probe_view
-
-    async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
-        self.asked.append(("change_membership", shard, expected_version, kind, replica))
-        return expected_version + 1
 
 
 @pytest.fixture
@@ -123,13 +117,6 @@ async def test_probes(admin: Admin, service: ShardService) -> None:
     assert admin.asked == [("probe", 3), *[("read_probe", 3, 41, 60_000)] * 2]
 
 
-@pytest.mark.parametrize("kind", ChangeKind)
-async def test_change_membership(admin: Admin, service: ShardService, kind: ChangeKind) -> None:
-    request = pb.ChangeMembershipRequest(shard=3, expected_version=4, **{kind.value: IDENTITY})
-    assert (await service.change_membership(request)).version == 5
-    assert admin.asked == [("change_membership", 3, 4, kind, IDENTITY)]
-
-
 @pytest.mark.parametrize(
     ("call", "request_", "reason", "named"),
     [
@@ -144,17 +131,6 @@ async def test_change_membership(admin: Admin, service: ShardService, kind: Chan
         ("read_probe", pb.ReadProbeRequest(), "OUT_OF_RANGE", "index"),
         ("read_probe", pb.ReadProbeRequest(index=1, wait_ms=-1), "OUT_OF_RANGE", "wait_ms"),
         ("read_probe", pb.ReadProbeRequest(index=1, wait_ms=60_001), "OUT_OF_RANGE", "wait_ms"),
-        ("change_membership", pb.ChangeMembershipRequest(shard=-1, add=IDENTITY), "OUT_OF_RANGE", "shard"),
-        ("change_membership", pb.ChangeMembershipRequest(), "MISSING_FIELD", "change"),
-        ("change_membership", pb.ChangeMembershipRequest(add="n2"), "INVALID_FIELD", "add"),
-        ("change_membership", pb.ChangeMembershipRequest(promote="n2/xyz"), "INVALID_FIELD", "promote"),
-        ("change_membership", pb.ChangeMembershipRequest(remove=""), "INVALID_FIELD", "remove"),
-        (
-            "change_membership",
-            pb.ChangeMembershipRequest(expected_version=-1, add=IDENTITY),
-            "OUT_OF_RANGE",
-            "expected_version",
-        ),
     ],
 )
 async def test_what_cannot_be_meant_is_refused_by_name(

@@ -96,7 +96,6 @@ async def test_a_batch_for_one_shard_passes_as_it_is(stage: Stage) -> None:
         ("FindLeader", shards_pb2.FindLeaderRequest(shard=2)),
         ("TransferLeadership", shards_pb2.TransferLeadershipRequest(shard=2, to="n2")),
         ("ProbeShard", shards_pb2.ProbeShardRequest(shard=2)),
-        ("ChangeMembership", shards_pb2.ChangeMembershipRequest(shard=2, expected_version=1, add="n2/00")),
     ],
 )
 async def test_calls_go_to_the_shard_of_their_task(stage: Stage, method: str, request_: pb.AckRequest) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import time
 
 from holdfast.broker.api.shards import (
-    ChangeKind,
     LeaderView,
     NodeView,
     ProbeView,
@@ -18,12 +17,10 @@ from holdfast.broker.cluster_view.view import ClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import CHANGE_SECONDS_MAX, Host, committed
-from holdfast.broker.replica.member_plan import Change, Step
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.successors import answers, caught_up
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.library import CANDIDATE, LEADER
-from holdfast.raft.membership import ChangeRefusedError
 from holdfast.raft.messages import NO_CONFIGURATION, Kind
 from holdfast.serving.refusals import change_refused, overloaded, probe_not_found
 from holdfast.storage.checkpoints import Checkpointer
@@ -31,8 +28,6 @@ from holdfast.wal.node_log import NodeLog
 from holdfast_queue import version
 
 HAND_OVER_LAG_MAX = 10_000  # entries that a new leader may lack: it gets them while nothing is served
-
-_STEPS = {ChangeKind.ADD: Step.ADD, ChangeKind.PROMOTE: Step.PROMOTE, ChangeKind.REMOVE: Step.REMOVE}
 
 
 class Admin:
@@ -130,33 +125,6 @@ class Admin:
     @staticmethod
     def _can_lead(raft: ShardRaft, member: str) -> bool:
         return answers(raft, member, time.monotonic()) and raft.peer_lag(member) <= HAND_OVER_LAG_MAX
-
-    async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
-        if self._cluster_view.cluster_id:
-            # The leader does it itself, and lists whoever leaves before it may come back (membership/reconciler.py).
-            raise change_refused(
-                "MAPPED",
-                f"Expected the members of shard {shard} to be changed through the map: see `holdfast shard move`.",
-            )
-        here = self._host.find_leading(shard)
-        raft = here.raft
-        if kind is ChangeKind.REMOVE and replica == self._host.me and raft.configuration.version == expected_version:
-            # A leader cannot remove itself: another takes over, and the caller is sent there.
-            if not await self._host.hand_over(here):
-                raise change_refused(
-                    "NO_HAND_OVER",
-                    f"Expected another voter to take over shard {shard} from the leader that is to be removed, but "
-                    "none did in time; see `holdfast shard ls`.",
-                )
-            raise self._host.redirect(shard)
-
-        try:
-            await self._host.change_members(here, Change(_STEPS[kind], replica), expected_version)
-        except ChangeRefusedError as refused:
-            if refused.reason == "ALREADY":
-                return raft.configuration.version
-            raise change_refused(refused.reason, str(refused)) from None
-        return expected_version + 1
 
     # --- hashes -----------------------------------------------------------------------------------------------
 

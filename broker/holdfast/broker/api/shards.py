@@ -16,7 +16,6 @@ SHARD_MAX = 2**32 - 1  # as wide as on the wire between nodes
 
 _INT64_MAX = 2**63 - 1
 _NODE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_IDENTITY = re.compile(r"[A-Za-z0-9._-]{1,128}/[0-9a-f]{32}")
 
 
 class Role(Enum):
@@ -27,14 +26,6 @@ class Role(Enum):
     LEARNER = pb.REPLICA_ROLE_LEARNER
     CANDIDATE = pb.REPLICA_ROLE_CANDIDATE
     BLANK = pb.REPLICA_ROLE_BLANK
-
-
-class ChangeKind(Enum):
-    """What is done with one replica of a shard; the value is the field of the request."""
-
-    ADD = "add"  # as a learner
-    PROMOTE = "promote"
-    REMOVE = "remove"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +94,6 @@ class ShardAdmin(Protocol):
     async def read_probe(self, shard: int, index: int, wait_ms: int) -> ProbeView:
         """This replica's hash at that entry, waiting for it to be applied."""
 
-    async def change_membership(self, shard: int, expected_version: int, kind: ChangeKind, replica: str) -> int:
-        """Changes one member (an identity); the new version, once it is committed, or the present one if it is so
-        already."""
-
 
 class ShardService:
     """One method per RPC of the service Shards."""
@@ -145,16 +132,6 @@ class ShardService:
         probe = await self._admin.read_probe(shard, index, wait_ms)
         return pb.ReadProbeResponse(state_hash=probe.state_hash or b"", applied_index=probe.applied_index)
 
-    async def change_membership(self, request: pb.ChangeMembershipRequest) -> pb.ChangeMembershipResponse:
-        shard = _shard(request.shard)
-        expected_version = _number(request.expected_version, "expected_version", 0, _INT64_MAX)
-        field = request.WhichOneof("change")
-        if field is None:
-            raise RefusedError(MISSING_FIELD, "Expected {field} to add, promote or remove a replica.", "change")
-        replica = _identity(getattr(request, field), field)
-        version = await self._admin.change_membership(shard, expected_version, ChangeKind(field), replica)
-        return pb.ChangeMembershipResponse(version=version)
-
 
 def _fill_replica(message: pb.Replica, replica: ReplicaView) -> None:
     message.shard = replica.shard
@@ -192,14 +169,4 @@ def _node_name(text: str) -> str:
         raise RefusedError(MISSING_FIELD, "Expected the name of a node ({field}), but it is empty.", "to")
     if not _NODE_NAME.fullmatch(text):
         raise RefusedError(INVALID_FIELD, "Expected {field} to be the name of a node, but it cannot be one.", "to")
-    return text
-
-
-def _identity(text: str, field: str) -> str:
-    if not _IDENTITY.fullmatch(text):
-        raise RefusedError(
-            INVALID_FIELD,
-            "Expected {field} to be a replica's identity, the node's name, a slash and 32 hex digits, but it is not.",
-            field,
-        )
     return text

@@ -153,23 +153,3 @@ class ReadProbeResponse(_message.Message):
     state_hash: bytes
     applied_index: int
     def __init__(self, state_hash: _Optional[bytes] = ..., applied_index: _Optional[int] = ...) -> None: ...
-
-class ChangeMembershipRequest(_message.Message):
-    __slots__ = ("shard", "expected_version", "add", "promote", "remove")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    ADD_FIELD_NUMBER: _ClassVar[int]
-    PROMOTE_FIELD_NUMBER: _ClassVar[int]
-    REMOVE_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    expected_version: int
-    add: str
-    promote: str
-    remove: str
-    def __init__(self, shard: _Optional[int] = ..., expected_version: _Optional[int] = ..., add: _Optional[str] = ..., promote: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
-
-class ChangeMembershipResponse(_message.Message):
-    __slots__ = ("version",)
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    def __init__(self, version: _Optional[int] = ...) -> None: ...
