@@ -135,7 +135,9 @@ def _problems(overview: Overview) -> list[Problem]:
         found.append(Problem(ExitCode.REFUSED, "NODE_GONE", message, hint))
     if overview.silent:
         names = ", ".join(sorted(overview.silent))
-        message = f"Node{'s' * (len(overview.silent) > 1)} {names}: no answer, although its lease in etcd lasts still."
+        is_one = len(overview.silent) == 1
+        lease = "its lease in etcd lasts" if is_one else "their leases in etcd last"
+        message = f"Node{'' if is_one else 's'} {names}: no answer, although {lease} still."
         hint = "If it was killed or cut off, it is gone when its lease ends, within 10 s. Its log says more."
         if not info.etcd_answers:
             message = f"Node{'s' * (len(overview.silent) > 1)} {names}: no answer; its lease is not known without etcd."
