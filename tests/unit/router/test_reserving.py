@@ -167,10 +167,10 @@ async def test_each_shard_is_first_at_times_and_a_retry_starts_alike(shop: Shop)
     for broker in shop.brokers:
         broker.on["Reserve"] = full
     starts = []
-    for _ in range(30):
+    for _ in range(100):
         await shop.reserve()
         starts.append(first_asked())
-    assert min(starts.count(shard) for shard in range(3)) >= 5
+    assert min(starts.count(shard) for shard in range(3)) >= 18, "whatever the first turn is, computed over all of them"
     by_name: dict[str, int] = {}
     for name in ("a", "b", "c", "d", "e", "f"):
         for _ in range(2):
