@@ -92,6 +92,14 @@ class ScriptedServer(grpc.GenericRpcHandler):
     def on(self, method: str, *answers: Answer) -> None:
         self._script[method].extend(answers)
 
+    def first(self, method: str, *answers: Answer) -> None:
+        """Before what it would answer."""
+        self._script[method].extendleft(reversed(answers))
+
+    def instead(self, method: str, *answers: Answer) -> None:
+        """Of all that it would answer."""
+        self._script[method] = deque(answers)
+
     def start(self) -> None:
         """Listens on a free port, or on the same one as before."""
         # Without SO_REUSEPORT, so that no other server of this machine can share the port by accident.

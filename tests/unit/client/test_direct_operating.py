@@ -1,6 +1,6 @@
 """Clients that go straight to the leaders: tasks with keys, what all parts of a call say, lists, schedules."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -16,7 +16,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard, shard_of_key
 from holdfast.routing.sets import automatic_key
 from tests.unit.client.scripted_server import Refusal
-from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id, two_shards
+from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id
 
 Code = grpc.StatusCode
 AT_0, AT_1 = queue_at(0), queue_at(1)
@@ -29,12 +29,6 @@ METHODS: dict[str, Method[Any, Any]] = {
     for service in module.DESCRIPTOR.services_by_name.values()
     for each in service.methods
 }  # fmt: skip
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with two_shards() as cluster:
-        yield cluster
 
 
 @pytest_asyncio.fixture

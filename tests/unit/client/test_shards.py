@@ -69,8 +69,7 @@ async def test_a_node_tells_all_about_itself(nodes: Nodes) -> None:
 async def test_nodes_that_do_not_answer_have_their_error(nodes: Nodes) -> None:
     describe_all(nodes)
     nodes["n1"].stop()
-    nodes["n3"]._script["DescribeNode"].clear()
-    nodes["n3"].on("DescribeNode", Hang())
+    nodes["n3"].instead("DescribeNode", Hang())
     async with AsyncClient(f"{nodes['n1'].address},{nodes['n2'].address}") as client:
         dead, living, silent = await client.describe_nodes(timeout_s=3)
     assert (dead.name, living.name, silent.name) == ("n1", "n2", "n3")

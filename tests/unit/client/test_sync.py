@@ -42,12 +42,6 @@ STATS = pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=pb.QueueCoun
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture
 def client(server: ScriptedServer) -> Iterator[Client]:
     with Client(server.address, timeout_s=DEADLINE_S) as client:
         yield client
