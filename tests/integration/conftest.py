@@ -1,12 +1,14 @@
 """Servers for integration tests. Whatever a test starts is ended after it."""
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from holdfast.client import AsyncClient
+from tests.integration.cluster import Cluster
 from tests.integration.faults import Faults, compile_faults
+from tests.integration.peer_nodes import Ports
 from tests.integration.server import ServerProcess
 
 MakeServer = Callable[..., ServerProcess]
@@ -76,3 +78,25 @@ def faults(faults_library: Path, tmp_path: Path) -> Iterator[Faults]:
     faults = Faults(faults_library, tmp_path)
     yield faults
     faults.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests of a module; those that need other settings make their own."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster.start()
+
+
+@pytest.fixture
+def leader(cluster: Cluster) -> str:
+    """Once the cluster is whole."""
+    cluster.wait_whole()
+    return cluster.wait_for_leader()
+
+
+@pytest.fixture
+def ports() -> Iterator[Mapping[str, int]]:
+    """For three nodes that talk to each other."""
+    kept = Ports()
+    yield kept.of
+    kept.close()

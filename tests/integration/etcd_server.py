@@ -1,10 +1,8 @@
-"""Real etcd servers for tests: fast ones, what only an administrator of etcd does, and certificates."""
+"""Real etcd servers for tests: fast ones, and what only an administrator of etcd does."""
 
 import asyncio
 import base64
 import json
-import shutil
-import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -81,39 +79,6 @@ def change_users(server: EtcdProcess) -> None:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-class Authority:
-    """Makes certificates with the openssl command."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        if shutil.which("openssl") is None:
-            pytest.skip("needs the openssl command")
-        self.directory = directory
-        self.certificate = directory / f"{name}.pem"
-        self._key = directory / f"{name}.key"
-        self._new_key(self._key)
-        self._run(
-            "req", "-x509", "-new", "-key", self._key, "-subj", f"/CN={name}", "-days", "2", "-out", self.certificate
-        )
-
-    def issue(self, file: str, names: str) -> tuple[Path, Path]:
-        """A certificate, good for both sides, and its key; `names` are as in `IP:127.0.0.1,DNS:n2`."""
-        key, request, certificate, extra = (self.directory / f"{file}.{kind}" for kind in ("key", "csr", "pem", "ext"))
-        self._new_key(key)
-        extra.write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
-        self._run("req", "-new", "-key", key, "-subj", f"/CN={file}", "-out", request)
-        self._run(
-            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial",
-            "-days", "2", "-extfile", extra, "-out", certificate,
-        )  # fmt: skip
-        return certificate, key
-
-    def _new_key(self, path: Path) -> None:
-        self._run("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
-
-    def _run(self, *arguments: str | Path) -> None:
-        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, cwd=self.directory)
 
 
 # --- watching and writing ---------------------------------------------------------------------------------------------

@@ -6,10 +6,8 @@ Run as a program it is one such node in a process of its own: see `main`.
 import asyncio
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
-
-import pytest
 
 from holdfast.broker.peers import PeerLimits, Peers, identity_of
 from holdfast.broker.peers.frames import HEAD_BYTES, frame_head
@@ -56,14 +54,6 @@ class Ports:
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
-
-
-@pytest.fixture
-def ports() -> Iterator[Mapping[str, int]]:
-    """For three nodes; a test module imports this."""
-    kept = Ports()
-    yield kept.of
-    kept.close()
 
 
 def pair(ports: Mapping[str, int]) -> Mapping[str, int]:

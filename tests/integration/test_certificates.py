@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.integration.certificates import Authority
 from tests.integration.map_cluster import MapCluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
-from tests.integration.test_peer_tls import Authority
 from tests.long import long_only
 
 SHARDS = 2

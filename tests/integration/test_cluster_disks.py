@@ -43,12 +43,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def leader(cluster: Cluster) -> str:
-    cluster.wait_whole()
-    return cluster.wait_for_leader()
-
-
 def check_nothing_is_missing(cluster: Cluster) -> None:
     with Client(cluster.address) as client:
         assert client.queue_stats("many").ready == TASKS

@@ -45,12 +45,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def leader(cluster: Cluster) -> str:
-    cluster.wait_whole()
-    return cluster.wait_for_leader()
-
-
-@pytest.fixture
 def client(cluster: Cluster) -> Iterator[Client]:
     with Client(cluster.address, timeout_s=30) as client:
         yield client

@@ -1,7 +1,6 @@
 """How a cluster begins: three empty nodes in any order and none missing, over TLS, or one node that gets company."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from holdfast.client import Client, NewTask, ReplicaRole
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.integration.certificates import Authority
 from tests.integration.cluster import HOST, Cluster
 from tests.integration.cluster_tools import (
     Refusal,
@@ -23,7 +23,6 @@ from tests.integration.cluster_tools import (
     wait_for_members,
 )
 from tests.integration.server import wait_until
-from tests.integration.test_peer_tls import Authority
 
 LEASE_MS = 600_000
 
@@ -233,8 +232,6 @@ def test_a_node_of_a_cluster_does_not_start_without_its_list(cluster: Cluster) -
 
 
 def test_nodes_that_prove_their_names(cluster: Cluster, queue: str, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
     authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
     proofs = {name: authority.issue(name, subject=name, names=f"DNS:{name}") for name in cluster.names}
     proofs["n3"] = stranger.issue("n3-false", subject="n3", names="DNS:n3")

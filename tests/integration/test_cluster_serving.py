@@ -4,7 +4,6 @@ One cluster for all tests; each leaves it whole.
 """
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,20 +23,7 @@ from tests.integration.cluster_tools import (
 )
 from tests.integration.server import wait_until
 
-LONG_SILENCE_S = 1.2  # after which a leader takes a node for dead
 SHORT_S = 1.0  # for calls that must not be answered: longer than a leader without a majority believes in itself
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("serving")) as cluster:
-        yield cluster.start()
-
-
-@pytest.fixture
-def leader(cluster: Cluster) -> str:
-    cluster.wait_whole()
-    return cluster.wait_for_leader()
 
 
 @pytest.mark.parametrize("method", ["Tasks/Enqueue", "Tasks/QueueStats"])

@@ -29,10 +29,10 @@ from holdfast.cluster.etcd.client import _CHANNEL_OPTIONS, EtcdClient, EtcdTls
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.etcd.process import HOST, EtcdProcess, EtcdProcessError, free_ports
 from holdfast.serving import reloading
+from tests.integration.certificates import Authority
 from tests.integration.etcd_server import (
     FAST,
     WAIT_S,
-    Authority,
     Watcher,
     administer,
     change_users,
@@ -494,9 +494,9 @@ class Certified:
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
     directory = tmp_path_factory.mktemp("tls")
     authority, stranger = Authority(directory, "authority"), Authority(directory, "stranger")
-    certificate, key = authority.issue("server", f"IP:{HOST}")
+    certificate, key = authority.issue_files("server", f"IP:{HOST}")
     own = (*FAST, f"--cert-file={certificate}", f"--key-file={key}")
-    certificate, key = authority.issue("other", "DNS:elsewhere.example")
+    certificate, key = authority.issue_files("other", "DNS:elsewhere.example")
     other = (*FAST, f"--cert-file={certificate}", f"--key-file={key}")
     trust = ("--client-cert-auth", f"--trusted-ca-file={authority.certificate}")
     with (
@@ -509,7 +509,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
 
 async def test_tls_and_mutual_tls(certified: Certified, prefix: bytes) -> None:
     authority = certified.authority.certificate
-    mine = certified.authority.issue("mine", "DNS:mine")
+    mine = certified.authority.issue_files("mine", "DNS:mine")
     for server, tls in ((certified.tls, EtcdTls(authority)), (certified.mutual, EtcdTls(authority, *mine))):
         client = EtcdClient([server.endpoint], tls=tls)
         revision = await put(client, prefix, b"safe")
@@ -530,22 +530,22 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
             shutil.copy(source, tmp_path / "new")
             os.replace(tmp_path / "new", path)
 
-    use(certified.authority.issue("first", "DNS:mine"))
+    use(certified.authority.issue_files("first", "DNS:mine"))
     client = EtcdClient([certified.mutual.endpoint], tls=EtcdTls(certified.authority.certificate, *paths))
     assert client.certificates is not None
     async with watching(client, prefix, await put(client, prefix + b"0", b"first") - 1) as watcher:
         for number in (1, 2, 3):
-            use(certified.authority.issue("next", "DNS:mine"))
+            use(certified.authority.issue_files("next", "DNS:mine"))
             await put(client, prefix + b"%d" % number, b"next")
             assert client.certificates.reloads == number
             await watcher.until(lambda it: len(it.events) == number + 1)  # noqa: B023
         paths[1].write_text("half written")
         await put(client, prefix + b"4", b"with the last good one")
         assert client.certificates.problem
-        use(certified.stranger.issue("foreign", "DNS:mine"))
+        use(certified.stranger.issue_files("foreign", "DNS:mine"))
         with pytest.raises(EtcdRefusedError, match="etcd_certificate"):
             await put(client, prefix + b"5", b"with one that etcd does not trust")
-        use(certified.authority.issue("last", "DNS:mine"))
+        use(certified.authority.issue_files("last", "DNS:mine"))
         await put(client, prefix + b"6", b"last")
         await watcher.until(lambda it: it.events[-1][2] == b"last")
     await client.close()
@@ -553,7 +553,7 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
 
 async def test_wrong_certificates_are_named(certified: Certified, server: EtcdProcess, prefix: bytes) -> None:
     authority, stranger = certified.authority, certified.stranger
-    foreign = EtcdTls(authority.certificate, *stranger.issue("foreign", "DNS:mine"))
+    foreign = EtcdTls(authority.certificate, *stranger.issue_files("foreign", "DNS:mine"))
     ours = EtcdTls(authority.certificate)
     cases: list[tuple[EtcdProcess, EtcdTls | None, type[Exception], str]] = [
         (certified.tls, EtcdTls(stranger.certificate), EtcdRefusedError, "not issued by the authority"),
@@ -575,8 +575,8 @@ async def test_wrong_certificates_are_named(certified: Certified, server: EtcdPr
 def test_unusable_files_are_named(certified: Certified, tmp_path: Path) -> None:
     missing, rubbish = tmp_path / "missing.pem", tmp_path / "rubbish.pem"
     rubbish.write_text("rubbish")
-    certificate, _ = certified.authority.issue("one", "DNS:one")
-    _, other_key = certified.authority.issue("two", "DNS:two")
+    certificate, _ = certified.authority.issue_files("one", "DNS:one")
+    _, other_key = certified.authority.issue_files("two", "DNS:two")
     for tls in (
         EtcdTls(missing),
         EtcdTls(rubbish),

@@ -367,12 +367,6 @@ async def test_a_policy_that_makes_no_sense_is_refused_and_changes_nothing(clien
 # --- the next leader, and the next start ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("limits")) as cluster:
-        yield cluster.start()
-
-
 @pytest.fixture
 def blocking(cluster: Cluster) -> Iterator[Client]:
     with Client(cluster.address, timeout_s=DEADLINE_S) as client:

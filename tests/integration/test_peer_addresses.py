@@ -8,20 +8,7 @@ import pytest
 from holdfast.broker.peers import Reason
 from holdfast.broker.peers.frames import HEAD_BYTES
 from holdfast.broker.peers.words import Hello, Refused
-from tests.integration.peer_nodes import (
-    HOST,
-    Listener,
-    PeerNode,
-    UnknownPeer,
-    body,
-    hello_of,
-    meet,
-    pair,
-    ports,
-    until,
-)
-
-__all__ = ["ports"]
+from tests.integration.peer_nodes import HOST, Listener, PeerNode, UnknownPeer, body, hello_of, meet, pair, until
 
 
 def addresses(ports: Mapping[str, int], *names: str) -> dict[str, tuple[str, int]]:

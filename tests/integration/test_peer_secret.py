@@ -22,11 +22,8 @@ from tests.integration.peer_nodes import (
     meet,
     node_id,
     pair,
-    ports,
     until,
 )
-
-__all__ = ["ports"]
 
 TEXT = "the secret of all nodes, 32 bytes or more"
 SECRET = ClusterSecret(TEXT.encode())

@@ -17,58 +17,12 @@ from holdfast.broker.peers import PeerLimits, PeerTls, PeerTlsError, Reason
 from holdfast.broker.peers.opening import open_connection
 from holdfast.broker.peers.words import PREFACE, Refused
 from holdfast.serving import reloading
-from tests.integration.peer_nodes import (
-    DEADLINE_S,
-    HOST,
-    PeerNode,
-    UnknownPeer,
-    body,
-    hello_of,
-    meet,
-    pair,
-    ports,
-    until,
-)
-
-__all__ = ["ports"]
-
-
-class Authority:
-    """Makes certificates with the openssl command."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        self.directory = directory
-        self.certificate = directory / f"{name}.pem"
-        self.key = directory / f"{name}.key"
-        self._new_key(self.key)
-        self._run(
-            "req", "-x509", "-new", "-key", self.key, "-subj", f"/CN={name}", "-days", "2", "-out", self.certificate
-        )
-
-    def issue(self, file: str, *, subject: str, names: str = "") -> PeerTls:
-        """A certificate for this subject; `names` are alternative ones, as in `DNS:n1,DNS:n2`."""
-        key, request, certificate, extra = (self.directory / f"{file}.{kind}" for kind in ("key", "csr", "pem", "ext"))
-        self._new_key(key)
-        extra.write_text(f"subjectAltName={names}\n" if names else "basicConstraints=CA:FALSE\n")
-        self._run("req", "-new", "-key", key, "-subj", f"/CN={subject}", "-out", request)
-        self._run(
-            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
-            "-days", "2", "-extfile", extra, "-out", certificate,
-        )  # fmt: skip
-        return PeerTls(certificate, key, self.certificate)
-
-    def _new_key(self, path: Path) -> None:
-        self._run("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path)
-
-    def _run(self, *arguments: str | Path) -> None:
-        command = ["openssl", *map(str, arguments)]
-        subprocess.run(command, check=True, capture_output=True, cwd=self.directory)
+from tests.integration.certificates import Authority
+from tests.integration.peer_nodes import DEADLINE_S, HOST, PeerNode, UnknownPeer, body, hello_of, meet, pair, until
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
     return Authority(tmp_path_factory.mktemp("authority"), "authority")
 
 

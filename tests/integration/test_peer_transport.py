@@ -13,9 +13,7 @@ import structlog
 
 from holdfast.broker.peers import PeerInfo, PeerLimits, Reason
 from holdfast.broker.peers.words import Hello, Refused
-from tests.integration.peer_nodes import DEADLINE_S, PeerNode, UnknownPeer, body, hello_of, meet, pair, ports, until
-
-__all__ = ["ports"]
+from tests.integration.peer_nodes import DEADLINE_S, PeerNode, UnknownPeer, body, hello_of, meet, pair, until
 
 REPO = Path(__file__).resolve().parents[2]
 

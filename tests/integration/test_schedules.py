@@ -26,12 +26,6 @@ SECOND_MS = 1000
 YEARLY = "0 3 1 1 *"  # so that no tick comes in between
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("schedules")) as cluster:
-        yield cluster.start()
-
-
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[Client]:
     with Client(cluster.address, timeout_s=30) as client:

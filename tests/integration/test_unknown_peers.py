@@ -32,11 +32,8 @@ from tests.integration.peer_nodes import (
     hello_of,
     meet,
     pair,
-    ports,
     until,
 )
-
-__all__ = ["ports"]
 
 OTHER_PREFACE = MAGIC + b"\x00\x00\x00\x09"
 

@@ -35,10 +35,6 @@ async def watched(server: ServerProcess, count: int) -> None:
     )
 
 
-def waits_answered(server: ServerProcess) -> float:
-    return server.metric('holdfast_rpc_calls_total{code="OK",method="WaitTasks"}')
-
-
 async def enqueue_many(client: AsyncClient, tasks: list[NewTask]) -> list[str]:
     outcomes = await client.enqueue_many(tasks)
     return [outcome.task_id for outcome in outcomes if isinstance(outcome, Accepted)]

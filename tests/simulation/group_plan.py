@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.replica import shard as shard_module
 from holdfast.raft import node_journal
-from holdfast.storage import checkpoints
+from tests.simulation.world import constants
 
 _CONFIG = BrokerConfig()
 
@@ -76,37 +73,12 @@ class Plan:
             update={"ready_window_tasks": 20, "claims_per_worker_max": 1000, "finished_retention_ms": 3600 * 1000}
         )
 
-    @contextmanager
-    def applied(self, rng: random.Random) -> Iterator[None]:
-        """Sets the constants of the code under test."""
-        elapsed = 0.0
-
-        def perf_counter() -> float:
-            nonlocal elapsed
-            elapsed += rng.random() * self.slice_steps
-            return elapsed
-
-        values: list[tuple[object, str, object]] = [
+    def applied(self, rng: random.Random) -> AbstractContextManager[None]:
+        return constants(
+            rng,
+            self.slice_steps,
             (node_journal, "RECENT_BYTES_MAX", self.recent_bytes),
             (node_journal, "READ_ENTRIES", self.read_entries),
             (shard_module, "APPLY_SECONDS_MAX", self.apply_seconds),
             (shard_module, "APPLY_ENTRIES_MAX", self.apply_entries),
-            (shard_module, "time", SimpleNamespace(perf_counter=perf_counter, monotonic=_loop_time)),
-            (checkpoints, "_log", SimpleNamespace(debug=_say_nothing, warning=_say_nothing)),
-        ]
-        before = [(module, name, getattr(module, name)) for module, name, _ in values]
-        for module, name, value in values:
-            setattr(module, name, value)
-        try:
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _say_nothing(*_args: object, **_fields: object) -> None:
-    """What fails here is meant to."""
+        )

@@ -40,7 +40,7 @@ from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.group_plan import Plan
-from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, NodeDiedError, SimulatedTime, VolatileKV
+from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, Callee, SimulatedTime, VolatileKV
 
 SHARDS = (0, 1)
 WATCH_SECONDS = 0.3
@@ -230,10 +230,11 @@ class Machine:
             state.is_full = state.fail_next_flush = False
 
 
-class Node:
+class Node(Callee):
     """One process, from its start to its end."""
 
     def __init__(self, plan: Plan, machine: Machine, network: Network, watch: Watch, voters: list[str]) -> None:
+        super().__init__()
         self.machine = machine
         self.plan = plan
         self.network = network
@@ -241,8 +242,6 @@ class Node:
         self._voters = voters
         self._time = SimulatedTime()
         self._tasks: list[asyncio.Task[None]] = []
-        self._calls: dict[asyncio.Task[Any], None] = {}
-        self.is_dead = False
         self.power_fails = False
         self.config = plan.config()
         self.replicas: dict[int, Replica] = {}
@@ -372,20 +371,6 @@ class Node:
         if not self.ended.done():
             self.power_fails = power_fails
             self.ended.set_result(failure)
-
-    async def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs a caller's request until it ends or the node does."""
-        task = asyncio.ensure_future(work)
-        self._calls[task] = None
-        try:
-            return await task
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if self.is_dead and current is not None and not current.cancelling():
-                raise NodeDiedError from None
-            raise
-        finally:
-            self._calls.pop(task, None)
 
     async def kill(self) -> None:
         """The process is gone from one moment to the next."""

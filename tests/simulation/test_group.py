@@ -29,8 +29,6 @@ from holdfast.raft.codec import decode_payload
 from holdfast.raft.messages import Entry
 from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.serving.refusals import RefusedError
-from holdfast.storage.checkpoints import Checkpointer, Kept
-from holdfast.storage.rocksdb import StateError
 from holdfast.storage.startup_checks import RecoveryError
 from holdfast.wal.node_log import Flush
 from tests.simulation import group_world, virtual_time
@@ -40,7 +38,8 @@ from tests.simulation.group_faults import Faults
 from tests.simulation.group_plan import Plan
 from tests.simulation.group_world import SHARDS, Machine, Network, Node, Watch
 from tests.simulation.raft_ablations import PromisesAtOnce
-from tests.simulation.world import BrokenPromiseError, FlushedTooEarly, is_expected
+from tests.simulation.shard_ablations import answer_before_the_sync, cut_what_the_flush_did_not_reach
+from tests.simulation.world import BrokenPromiseError, is_expected
 
 SEEDS = int(os.environ.get("SEEDS", "10"))
 START = int(os.environ.get("START", "0"))
@@ -352,14 +351,7 @@ def test_refusing_what_others_were_sent_is_caught(monkeypatch: pytest.MonkeyPatc
 
 
 def test_answering_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = CommitLoop._sync
-
-    async def answer_first(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        rounds._finish(active)
-        await rounds._apply(active, callers_first=False)
-        await sync(rounds, flush, active)
-
-    monkeypatch.setattr(CommitLoop, "_sync", answer_first)
+    answer_before_the_sync(monkeypatch)
     assert is_caught(KNOWN["answered"], matters=lambda plan: not plan.no_room)
 
 
@@ -377,14 +369,5 @@ def test_founding_once_whether_there_was_room_or_not_is_caught(monkeypatch: pyte
 
 
 def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Checkpointer.flush
-
-    async def capture_late(checkpointer: Checkpointer, replica: Kept) -> None:
-        try:
-            await checkpointer._run_blocking(replica.state.flush)
-        except StateError:
-            return
-        await flush(checkpointer, FlushedTooEarly(replica))
-
-    monkeypatch.setattr(Checkpointer, "flush", capture_late)
+    cut_what_the_flush_did_not_reach(monkeypatch)
     assert is_caught(KNOWN["cut"], matters=lambda plan: plan.flush_seconds > 0.1 and plan.flush_bytes == 1)

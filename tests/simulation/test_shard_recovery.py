@@ -21,8 +21,6 @@ from holdfast.broker.leader import reserver as reserving
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.reserver import Reserver
 from holdfast.broker.leader.sweeps import Sweep
-from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.replica import Replica
 from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Mark
@@ -31,22 +29,19 @@ from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.serving.refusals import RefusedError
-from holdfast.storage.checkpoints import Checkpointer, Kept
-from holdfast.storage.rocksdb import StateError
 from holdfast.storage.startup_checks import RecoveryError
 from holdfast.wal.errors import LogError
-from holdfast.wal.node_log import Flush
 from tests.long import IS_LONG
 from tests.simulation import virtual_time
 from tests.simulation.actors import QUEUES, Actor, Finisher, Operator, Producer, Worker, live_tasks, unforgotten_rows
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.ledger import Ledger
 from tests.simulation.lone_replica import SHARD, replay
+from tests.simulation.shard_ablations import answer_before_the_sync, cut_what_the_flush_did_not_reach
 from tests.simulation.world import (
     ROOMY_BYTES,
     BrokenPromiseError,
     Ending,
-    FlushedTooEarly,
     Machine,
     Node,
     NodeDiedError,
@@ -280,14 +275,7 @@ def test_a_disk_that_does_not_sync_is_caught() -> None:
 
 
 def test_acknowledging_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = CommitLoop._sync
-
-    async def apply_first(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        rounds._finish(active)
-        await rounds._apply(active, callers_first=False)
-        await sync(rounds, flush, active)
-
-    monkeypatch.setattr(CommitLoop, "_sync", apply_first)
+    answer_before_the_sync(monkeypatch)
     assert is_caught(matters=lambda plan: not plan.disk_fills, known_seed=5)
 
 
@@ -342,16 +330,7 @@ def test_answering_with_claims_that_are_on_their_way_back_is_caught(monkeypatch:
 
 
 def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Checkpointer.flush
-
-    async def capture_late(checkpointer: Checkpointer, replica: Kept) -> None:
-        try:
-            await checkpointer._run_blocking(replica.state.flush)
-        except StateError:
-            return
-        await flush(checkpointer, FlushedTooEarly(replica))
-
-    monkeypatch.setattr(Checkpointer, "flush", capture_late)
+    cut_what_the_flush_did_not_reach(monkeypatch)
     assert is_caught(matters=lambda plan: plan.cuts_log and plan.flush_seconds > 0.1, known_seed=11)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from holdfast.broker import round_budget
 from holdfast.broker.config import BrokerConfig
@@ -24,7 +25,7 @@ from holdfast.broker.scheduler import lines, scheduler
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from holdfast.storage import checkpoints
-from holdfast.storage.checkpoints import Checkpointer, Kept
+from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.rocksdb import StateError, StateFullError
 from holdfast.wal.errors import DiskFailedError
@@ -121,32 +122,35 @@ class Plan:
             }
         )
 
-    @contextmanager
-    def applied(self, rng: random.Random) -> Iterator[None]:
-        """Sets the constants of the code under test."""
-        elapsed = 0.0
-
-        def perf_counter() -> float:
-            nonlocal elapsed
-            elapsed += rng.random() * self.slice_steps
-            return elapsed
-
-        values: list[tuple[object, str, object]] = [
+    def applied(self, rng: random.Random) -> AbstractContextManager[None]:
+        return constants(
+            rng,
+            self.slice_steps,
             (lines, "REFILL_TASKS", self.refill_tasks),
             (lines, "SUBQUEUE_REFILL_TASKS", min(self.refill_tasks, lines.SUBQUEUE_REFILL_TASKS)),
             (scheduler, "WINDOWS_MAX", self.windows_max),
             (round_budget, "SHARD_ENTRIES_MAX", self.round_entries_max),
+        )
+
+
+@contextmanager
+def constants(rng: random.Random, slice_steps: float, *values: tuple[object, str, object]) -> Iterator[None]:
+    """Sets those of the code under test. What applying takes is drawn."""
+    elapsed = 0.0
+
+    def perf_counter() -> float:
+        nonlocal elapsed
+        elapsed += rng.random() * slice_steps
+        return elapsed
+
+    with ExitStack() as stack:
+        for module, name, value in (
+            *values,
             (shard_module, "time", SimpleNamespace(perf_counter=perf_counter, monotonic=_loop_time)),
             (checkpoints, "_log", SimpleNamespace(debug=_say_nothing, warning=_say_nothing)),
-        ]
-        before = [(module, name, getattr(module, name)) for module, name, _ in values]
-        for module, name, value in values:
-            setattr(module, name, value)
-        try:
-            yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield
 
 
 def _loop_time() -> float:
@@ -213,24 +217,6 @@ class VolatileKV:
         del self._unkept[:count]
 
 
-class FlushedTooEarly:
-    """For ablations: a replica whose state was flushed before; what was applied since is not in it."""
-
-    def __init__(self, replica: Kept) -> None:
-        self.number = replica.number
-        self.is_alone = replica.is_alone
-        self.applied_index = replica.applied_index
-        self.durable_base_index = replica.durable_base_index
-        self.compact = replica.compact
-
-    @property
-    def state(self) -> FlushedTooEarly:
-        return self
-
-    def flush(self) -> None:
-        """Done before."""
-
-
 class SimulatedTime:
     """The machine's clocks: a TimeSource whose wall clock can be set."""
 
@@ -255,16 +241,37 @@ class Machine:
     time: SimulatedTime
 
 
-class Node:
+class Callee:
+    """A node as its callers see it."""
+
+    def __init__(self) -> None:
+        self._calls: dict[asyncio.Task[Any], None] = {}
+        self.is_dead = False
+
+    async def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Runs a caller's request until it ends or the node does."""
+        task = asyncio.ensure_future(work)
+        self._calls[task] = None
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if self.is_dead and current is not None and not current.cancelling():
+                raise NodeDiedError from None
+            raise
+        finally:
+            self._calls.pop(task, None)
+
+
+class Node(Callee):
     """One process, from its start to its end."""
 
     def __init__(self, machine: Machine, queues: list[bytes]) -> None:
+        super().__init__()
         self._machine = machine
         self._queues = queues
         self._tasks: list[asyncio.Task[None]] = []
-        self._calls: dict[asyncio.Task[Any], None] = {}
         self._calm_since = asyncio.get_running_loop().time()
-        self.is_dead = False
         self.watch_seconds = min(1.0, machine.plan.life_seconds / 4)
         self.config = machine.plan.config()
         # Why the process cannot go on; None when the power has failed.
@@ -343,20 +350,6 @@ class Node:
     async def _until_ended_or(self, task: asyncio.Task[None]) -> None:
         either: list[asyncio.Future[Any]] = [task, self.ended]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-
-    async def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs a caller's request until it ends or the node does."""
-        task = asyncio.ensure_future(work)
-        self._calls[task] = None
-        try:
-            return await task
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if self.is_dead and current is not None and not current.cancelling():
-                raise NodeDiedError from None
-            raise
-        finally:
-            self._calls.pop(task, None)
 
     async def kill(self) -> None:
         """The process is gone from one moment to the next."""

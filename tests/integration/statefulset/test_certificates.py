@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.certificates import Authority
 from tests.integration.statefulset.controllers import SimulatedCluster
 from tests.integration.statefulset.load import under_load
 from tests.integration.statefulset.stage import (
@@ -16,7 +17,6 @@ from tests.integration.statefulset.stage import (
     until_healthy,
     whole_clusters,
 )
-from tests.integration.test_peer_tls import Authority
 from tools.manifests.objects import Manifests, load
 from tools.manifests.rendering import DEPLOY, has_kubectl
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from holdfast.broker.histograms import LatencyHistogram
 from holdfast.broker.metrics import LATENCIES_MAX, QUEUES_MAX, Latencies, Metrics, QueueFigures
 from holdfast.client.worker.meters import GAUGES, Meter
@@ -15,8 +17,12 @@ def lines(metrics: Metrics) -> set[str]:
     return {line for line in metrics.render().decode().splitlines() if not line.startswith("#")}
 
 
-def test_counters_count_batches() -> None:
-    metrics = Metrics()
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def test_counters_count_batches(metrics: Metrics) -> None:
     metrics.tasks_enqueued.inc(100)
     metrics.tasks_enqueued.inc(5)
     metrics.duplicates.inc()
@@ -29,8 +35,7 @@ def test_two_nodes_in_one_process_do_not_share_numbers() -> None:
     assert "holdfast_tasks_acked_total 0.0" in lines(second)
 
 
-def test_calls_are_counted_by_method_and_code() -> None:
-    metrics = Metrics()
+def test_calls_are_counted_by_method_and_code(metrics: Metrics) -> None:
     enqueue = metrics.rpc("Enqueue")
     enqueue.observe("OK", 0.003)
     enqueue.observe("OK", 0.2)
@@ -43,15 +48,13 @@ def test_calls_are_counted_by_method_and_code() -> None:
     } <= lines(metrics)
 
 
-def test_rejections_are_counted_by_reason() -> None:
-    metrics = Metrics()
+def test_rejections_are_counted_by_reason(metrics: Metrics) -> None:
     metrics.rejected("STALE_TOKEN").inc(3)
     assert metrics.rejected("STALE_TOKEN") is metrics.rejected("STALE_TOKEN")
     assert 'holdfast_rejections_total{reason="STALE_TOKEN"} 3.0' in lines(metrics)
 
 
-def test_queue_depths_are_read_when_scraped() -> None:
-    metrics = Metrics()
+def test_queue_depths_are_read_when_scraped(metrics: Metrics) -> None:
     counts = {"ready": 1, "dead": 2}
     metrics.watch_queues(lambda: [QueueFigures("mail", dict(counts))])
     assert 'holdfast_queue_tasks{queue="mail",state="ready"} 1.0' in lines(metrics)
@@ -59,8 +62,7 @@ def test_queue_depths_are_read_when_scraped() -> None:
     assert {'holdfast_queue_tasks{queue="mail",state="ready"} 7.0', "holdfast_queues_truncated 0.0"} <= lines(metrics)
 
 
-def test_a_queue_tells_its_age_its_pause_and_its_alert() -> None:
-    metrics = Metrics()
+def test_a_queue_tells_its_age_its_pause_and_its_alert(metrics: Metrics) -> None:
     mail = QueueFigures("mail", {"ready": 1}, {}, 2.5, is_paused=True, has_dead_alert=True, oldest_claim_seconds=8)
     calm = QueueFigures("calm", {"ready": 0}, {}, 0.0, has_dead_alert=False)
     plain = QueueFigures("plain", {"ready": 9}, {}, None, oldest_claim_seconds=None)
@@ -79,8 +81,7 @@ def test_a_queue_tells_its_age_its_pause_and_its_alert() -> None:
     assert not any("plain" in line for line in shown if "oldest" in line or "dead_alert" in line)
 
 
-def test_a_queue_on_several_shards_is_shown_once() -> None:
-    metrics = Metrics()
+def test_a_queue_on_several_shards_is_shown_once(metrics: Metrics) -> None:
     one = QueueFigures(
         "mail", {"ready": 1, "dead": 2}, {"failed": 3}, 2.5, has_dead_alert=False, oldest_claim_seconds=None
     )
@@ -102,14 +103,12 @@ def test_a_queue_on_several_shards_is_shown_once() -> None:
     ]
 
 
-def test_claims_are_added_up_over_queues() -> None:
-    metrics = Metrics()
+def test_claims_are_added_up_over_queues(metrics: Metrics) -> None:
     metrics.watch_queues(lambda: [QueueFigures(name, {"ready": 9, "claimed": 2}) for name in ("mail", "bills")])
     assert "holdfast_claims_held 4.0" in lines(metrics)
 
 
-def test_every_metric_that_is_written_about_exists() -> None:
-    metrics = Metrics()
+def test_every_metric_that_is_written_about_exists(metrics: Metrics) -> None:
     metrics.watch_queues(lambda: [QueueFigures("mail", {"ready": 1}, {"failed": 1}, has_dead_alert=True)])
     metrics.watch_latencies(lambda: [latencies("mail", "welcome", 1)])
     worker = Meter([]).text(dict.fromkeys(GAUGES, 0), {})
@@ -121,8 +120,7 @@ def test_every_metric_that_is_written_about_exists() -> None:
         assert named <= known, page.name
 
 
-def test_formatting_uses_the_depths_read_before() -> None:
-    metrics = Metrics()
+def test_formatting_uses_the_depths_read_before(metrics: Metrics) -> None:
     reads: list[int] = []
 
     def figures() -> list[QueueFigures]:
@@ -136,8 +134,7 @@ def test_formatting_uses_the_depths_read_before() -> None:
     assert len(reads) == 1
 
 
-def test_the_number_of_queue_series_is_bounded_and_so_is_what_is_read() -> None:
-    metrics = Metrics()
+def test_the_number_of_queue_series_is_bounded_and_so_is_what_is_read(metrics: Metrics) -> None:
     read = 0
 
     def figures() -> Iterator[QueueFigures]:
@@ -161,8 +158,7 @@ def latencies(queue: str, name: str, *took_ms: int) -> Latencies:
     return Latencies(queue, name, waits.counts, waits.total_ms, runs.counts, runs.total_ms)
 
 
-def test_latencies_are_histograms_by_queue_and_type() -> None:
-    metrics = Metrics()
+def test_latencies_are_histograms_by_queue_and_type(metrics: Metrics) -> None:
     metrics.watch_latencies(
         lambda: [latencies("mail", "send", 3, 40), latencies("mail", "read", 1), latencies("mail", "send", 200)]
     )
@@ -182,8 +178,7 @@ def test_latencies_are_histograms_by_queue_and_type() -> None:
     } <= shown
 
 
-def test_latencies_are_bounded_and_copied() -> None:
-    metrics = Metrics()
+def test_latencies_are_bounded_and_copied(metrics: Metrics) -> None:
     counted = latencies("mail", "send", 5)
     many = [latencies("mail", f"type-{number}", 1) for number in range(LATENCIES_MAX + 5)]
     metrics.watch_latencies(lambda: [counted, *many])
@@ -196,8 +191,7 @@ def test_latencies_are_bounded_and_copied() -> None:
     assert "holdfast_latencies_truncated 1.0" in shown
 
 
-def test_ends_that_time_brings_about_are_counted() -> None:
-    metrics = Metrics()
+def test_ends_that_time_brings_about_are_counted(metrics: Metrics) -> None:
     for at, metric in enumerate(
         (
             metrics.tasks_timed_out,

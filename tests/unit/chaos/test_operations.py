@@ -12,7 +12,6 @@ from chaos.plan import Step
 from chaos.system.system import System
 from holdfast.client import AsyncClient, NotFound, Plan, PlanProgress, PlanStep, StepState
 
-MOVE = Step(1.0, "move", "all")
 KILL = Step(2.0, "kill", "source")
 
 

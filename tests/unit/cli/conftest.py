@@ -1,11 +1,10 @@
-"""What commands are tried with: a wide terminal without settings of its own, and a scripted server with a map."""
+"""What commands are tried with: a wide terminal without settings of its own, and a scripted server."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.cli.scripted_map import map_server
 from tests.unit.client.scripted_server import ScriptedServer
 
 
@@ -19,7 +18,7 @@ def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    with map_server() as server:
+    with ScriptedServer() as server:
         yield server
 
 

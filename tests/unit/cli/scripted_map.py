@@ -1,29 +1,13 @@
 """Scripted answers of a server that knows the map of a cluster, for tests of the commands about clusters."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.proto.v1 import cluster_pb2 as pb
-from holdfast.proto.v1 import tasks_pb2
 from tests.unit.client.scripted_server import Refusal, ScriptedServer
 
 IDS = {f"n{number}": f"n{number}/{str(number) * 32}" for number in range(1, 5)}
-
-
-@contextmanager
-def map_server() -> Iterator[ScriptedServer]:
-    """Answers calls of the service Cluster too; it has one queue."""
-    with ScriptedServer() as server:
-        for name, method in pb.DESCRIPTOR.services_by_name["Cluster"].methods_by_name.items():
-            server._types[f"/{method.containing_service.full_name}/{name}"] = (name, GetMessageClass(method.input_type))
-        server.on(
-            "ListQueues", tasks_pb2.ListQueuesResponse(queues=[tasks_pb2.QueueCounts(queue="mail", ready=7, dead=2)])
-        )
-        yield server
 
 
 def node(name: str, **fields: Any) -> pb.ClusterNode:

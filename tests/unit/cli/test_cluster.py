@@ -18,6 +18,13 @@ from tests.unit.cli.scripted_cluster import describe, describe_all, replica, thr
 from tests.unit.cli.scripted_map import carried_out, cluster, move, node, plan, refusal, shard
 from tests.unit.client.scripted_server import Refusal, ScriptedServer
 
+
+@pytest.fixture(autouse=True)
+def one_queue(server: ScriptedServer) -> None:
+    mail = tasks_pb2.QueueCounts(queue="mail", ready=7, dead=2)
+    server.on("ListQueues", tasks_pb2.ListQueuesResponse(queues=[mail]))
+
+
 # ------------------------------------------------------------------------------------------------- help and usage
 
 
@@ -215,8 +222,7 @@ def test_status_without_etcd_says_that_it_may_be_old(server: ScriptedServer, cli
     reported = cli.json_out()
     assert not reported["healthy"]
     assert (reported["cluster"]["is_last_known"], reported["cluster"]["age_ms"]) == (True, 12_000)
-    server._script["DescribeCluster"].clear()
-    server.on("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=-1))
+    server.instead("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=-1))
     assert cli.run("cluster", "status") == 8
     assert "this is the last known map, from before the server was started" in cli.out
 
@@ -244,8 +250,7 @@ def test_whatever_shows_the_map_says_when_it_is_the_last_known_one(
     reported = cli.json_out()["cluster"]
     assert (reported["is_last_known"], reported["age_ms"]) == (True, 12_000)
     assert cli.json_err()["error"]["reason"] == "ETCD_UNAVAILABLE"
-    server._script["DescribeCluster"].clear()
-    server.on("DescribeCluster", cluster(shard(), **known))
+    server.instead("DescribeCluster", cluster(shard(), **known))
     assert cli.run(*command) != ExitCode.LAST_KNOWN
     assert "last known" not in cli.out
     assert cli.run(*command, "--json") != ExitCode.LAST_KNOWN
@@ -289,8 +294,7 @@ def test_status_asks_the_nodes_for_lag_and_problems(server: ScriptedServer, cli:
         for name, role, applied in (("n1", "LEADER", 50), ("n2", "FOLLOWER", 8), ("n3", "FOLLOWER", 50)):
             problem = "Entry 9 is damaged." if name == "n2" else ""
             said = replica(role=role, commit_index=50, applied_index=applied, problem=problem)
-            servers[name]._script["DescribeNode"].clear()
-            servers[name].on("DescribeNode", describe(servers, name, said))
+            servers[name].instead("DescribeNode", describe(servers, name, said))
         assert cli.run("cluster", "status", "--json") == 1
     [reported] = cli.json_out()["shards"]
     assert reported["lag"] == 42
@@ -330,8 +334,7 @@ def test_who_looks_for_a_lost_node_does_not_wait_for_its_shards(server: Scripted
     nodes = [node("n1", address=server.address), node("n2", address=address)]
     server.on("DescribeCluster", cluster(shard(on="n1 n2"), nodes=nodes))
     server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
-    server._script["ListQueues"].clear()
-    server.on("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]))
+    server.instead("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]))
     assert cli.run("cluster", "status", "--timeout", "20s", "--json") == 4
     assert [each["answers"] for each in cli.json_out()["nodes"]] == [True, False]
     assert cli.json_out()["tasks"]["missing_shards"] == [7]
@@ -343,8 +346,7 @@ def test_who_looks_for_a_lost_node_does_not_wait_for_its_shards(server: Scripted
 def test_where_all_nodes_answer_tasks_are_counted_with_all_the_time(server: ScriptedServer, cli: Cli) -> None:
     server.on("DescribeCluster", cluster(shard(on="n1"), nodes=[node("n1", address=server.address)]))
     server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
-    server._script["ListQueues"].clear()
-    server.on("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]), tasks_pb2.ListQueuesResponse())
+    server.instead("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]), tasks_pb2.ListQueuesResponse())
     assert cli.run("cluster", "status", "--timeout", "20s") == 0
     first_s, second_s = server.deadlines_s["ListQueues"]
     assert first_s is not None
@@ -356,8 +358,7 @@ def test_where_no_node_can_be_reached_tasks_are_counted_with_all_the_time(server
     with ScriptedServer() as elsewhere:
         address = elsewhere.address
     server.on("DescribeCluster", cluster(shard(), nodes=[node(name, address=address) for name in ("n1", "n2", "n3")]))
-    server._script["ListQueues"].clear()
-    server.on("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]), tasks_pb2.ListQueuesResponse())
+    server.instead("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]), tasks_pb2.ListQueuesResponse())
     assert cli.run("cluster", "status") == 0
     assert len(server.requests["ListQueues"]) == 2
 
@@ -373,8 +374,7 @@ def test_where_no_node_can_be_reached_none_is_called_silent(server: ScriptedServ
 
 def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServer, cli: Cli) -> None:
     server.on("DescribeCluster", cluster(shard()))
-    server._script["ListQueues"].clear()
-    server.on(
+    server.instead(
         "ListQueues", refusal("INVALID_ARGUMENT", "MISSING_FIELD", "Which shard?", metadata={"field": "holdfast-shard"})
     )
     assert cli.run("cluster", "status") == 0
@@ -382,8 +382,9 @@ def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServ
     assert cli.err == ""
     assert cli.run("cluster", "status", "--json") == 0
     assert cli.json_out()["tasks"] is None
-    server._script["ListQueues"].clear()
-    server.on("ListQueues", refusal("INVALID_ARGUMENT", "MISSING_FIELD", "Which queue?", metadata={"field": "queue"}))
+    server.instead(
+        "ListQueues", refusal("INVALID_ARGUMENT", "MISSING_FIELD", "Which queue?", metadata={"field": "queue"})
+    )
     assert cli.run("cluster", "status") == 1
     assert "tasks   could not be counted" in cli.out
 

@@ -1,7 +1,6 @@
 """The commands that ask a server: what they send, print and return."""
 
 import io
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -9,16 +8,10 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
+from tests.unit.client.scripted_server import Hang, Refusal
 
 TASK_ID = "01984f6e-0000-8000-8000-000000000001"
 ACCEPTED = pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id=TASK_ID))])
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with ScriptedServer() as server:
-        yield Cli(server, capsys)
 
 
 def test_enqueue_sends_the_json_as_it_was_written(cli: Cli) -> None:

@@ -4,7 +4,7 @@ import io
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -70,12 +70,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with ScriptedServer() as server:
-        yield Cli(server, capsys)
 
 
 @pytest.fixture
@@ -207,8 +201,7 @@ def test_all_of_a_queue_without_dead_letters(cli: Cli) -> None:
 def test_all_in_part(cli: Cli) -> None:
     DeadQueue(cli.server, 30)
     outcomes = [DONE] * 5 + [NOT_DEAD] * 25
-    cli.server._script["RetryDeadLetters"].clear()
-    cli.server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=outcomes))
+    cli.server.instead("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=outcomes))
     assert cli.run("dlq", "retry", "--all", "--queue", "mail", "--yes") == 1
     assert cli.out == "5 dead letters of queue mail retried, 25 failed.\n"
     assert "and 5 more like these" in cli.err
@@ -216,9 +209,8 @@ def test_all_in_part(cli: Cli) -> None:
 
 def test_all_says_how_far_it_got_when_the_server_goes(cli: Cli) -> None:
     DeadQueue(cli.server, 1_200)
-    cli.server._script["DiscardDeadLetters"].clear()
     first = pb.DiscardDeadLettersResponse(outcomes=[DONE] * 500)
-    cli.server.on("DiscardDeadLetters", first, Refusal(grpc.StatusCode.UNAVAILABLE))
+    cli.server.instead("DiscardDeadLetters", first, Refusal(grpc.StatusCode.UNAVAILABLE))
     assert cli.run("dlq", "discard", "--all", "--queue", "mail", "--yes", "--json") == 4
     assert cli.json_out() == {"queue": "mail", "discarded": 500, "failed": 0, "unknown": 500, "failures": []}
     assert cli.json_err()["error"]["reason"] == "CONNECTION_FAILED"
@@ -340,8 +332,7 @@ def test_discarded_lists_what_is_left_of_them(cli: Cli) -> None:
     assert cli.run("dlq", "discarded", "-n", "1", "--json") == 0
     printed = cli.json_out()
     assert (printed["queue"], printed["more"], printed["discards"][0]["by"]) == (None, True, "ada@desk")
-    cli.server._script["ListDiscards"].clear()
-    cli.server.on("ListDiscards", pb.ListDiscardsResponse())
+    cli.server.instead("ListDiscards", pb.ListDiscardsResponse())
     assert cli.run("dlq", "discarded", "mail") == 0
     assert cli.out == "Nothing was discarded of queue mail.\n"
 

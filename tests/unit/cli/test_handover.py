@@ -42,8 +42,7 @@ def test_what_passes_is_waited_for(server: ScriptedServer, cli: Cli) -> None:
     server.on("HandOverNode", away, MAY_STOP)
     assert cli.run("node", "handover", "n1", "--wait", "20s") == 0
     assert "Waiting: etcd does not answer." in cli.err
-    server._script["HandOverNode"].clear()
-    server.on("HandOverNode", away)
+    server.instead("HandOverNode", away)
     assert cli.run("node", "handover", "n1", "--wait", "100ms") == 4, "nothing is known, so it must not be stopped"
 
 

@@ -92,7 +92,7 @@ def test_apply_resumes_the_plan_under_way_without_asking(server: ScriptedServer,
 def test_apply_goes_on_through_what_passes(server: ScriptedServer, cli: Cli) -> None:
     carried_out(server)
     away = refusal("UNAVAILABLE", "ETCD_UNAVAILABLE", "etcd does not answer.", retry_after_ms=1)
-    server._script["AdvancePlan"].appendleft(away)
+    server.first("AdvancePlan", away)
     assert cli.run("shard", "apply", "--yes", "--timeout", "300ms") == 0
     assert "The plan is done" in cli.out
 
@@ -109,8 +109,7 @@ def test_apply_goes_on_through_what_passes(server: ScriptedServer, cli: Cli) -> 
 )
 def test_a_plan_that_is_refused(server: ScriptedServer, cli: Cli, answer: Refusal, words: str) -> None:
     carried_out(server)
-    server._script["StartPlan"].clear()
-    server.on("StartPlan", answer)
+    server.instead("StartPlan", answer)
     assert cli.run("shard", "apply", "--yes") == 1
     assert answer.message in cli.err
     assert words in cli.err
@@ -118,13 +117,10 @@ def test_a_plan_that_is_refused(server: ScriptedServer, cli: Cli, answer: Refusa
 
 def test_a_plan_that_somebody_else_finished(server: ScriptedServer, cli: Cli) -> None:
     carried_out(server)
-    server._script["AdvancePlan"].clear()
-    server.on("AdvancePlan", refusal("NOT_FOUND", "PLAN_NOT_FOUND", "No such plan."))
-    server._script["DescribeCluster"].clear()
-    server.on("DescribeCluster", cluster(shard()), cluster(shard(on="n2 n3 n4", leader="n2")))
+    server.instead("AdvancePlan", refusal("NOT_FOUND", "PLAN_NOT_FOUND", "No such plan."))
+    server.instead("DescribeCluster", cluster(shard()), cluster(shard(on="n2 n3 n4", leader="n2")))
     assert cli.run("shard", "apply", "--yes") == 0, "the map shows that its only step is done"
-    server._script["DescribeCluster"].clear()
-    server.on("DescribeCluster", cluster(shard()))
+    server.instead("DescribeCluster", cluster(shard()))
     assert cli.run("shard", "apply", "--yes") == 1
     assert "given up elsewhere: 1 of 1 steps are not done" in cli.err
 
@@ -141,8 +137,7 @@ def interrupting(answer: pb.AdvancePlanResponse) -> tuple[Any, pb.AdvancePlanRes
 
 def test_ctrl_c_says_that_what_has_begun_goes_on(server: ScriptedServer, cli: Cli) -> None:
     carried_out(server)
-    server._script["AdvancePlan"].clear()
-    server.on("AdvancePlan", *interrupting(pb.AdvancePlanResponse(plan=plan(move(state="COPYING")))))
+    server.instead("AdvancePlan", *interrupting(pb.AdvancePlanResponse(plan=plan(move(state="COPYING")))))
     assert cli.run("shard", "apply", "--yes") == 130
     assert "Interrupted: 0 of 1 steps of the plan are done." in cli.err
     assert "`holdfast shard apply` resumes the rest, from any machine" in cli.err
@@ -172,7 +167,7 @@ def while_another_plan_runs(server: ScriptedServer, *answers: Any) -> None:
     """The map tells of p0, whose progress is `answers`; then p1 can be carried out."""
     server.on("DrainNode", pb.DrainNodeResponse())
     carried_out(server, under_way=others_plan("COPYING").plan)
-    server._script["AdvancePlan"].extendleft(reversed(answers))
+    server.first("AdvancePlan", *answers)
 
 
 @pytest.mark.parametrize("command", [DRAIN, MOVE])
@@ -193,8 +188,8 @@ def test_a_command_waits_for_the_plan_under_way_however_it_ends(
 def test_a_plan_that_begins_in_the_same_moment_is_waited_for(server: ScriptedServer, cli: Cli) -> None:
     carried_out(server)
     server.on("DrainNode", pb.DrainNodeResponse())
-    server._script["StartPlan"].appendleft(UNDER_WAY)
-    server._script["AdvancePlan"].appendleft(others_plan("DONE", is_done=True))
+    server.first("StartPlan", UNDER_WAY)
+    server.first("AdvancePlan", others_plan("DONE", is_done=True))
     assert cli.run(*DRAIN) == 0
     assert [request.id for request in server.requests["AdvancePlan"]] == ["p0", "p1", "p1"]
     assert len(server.requests["MakePlan"]) == 2, "the cluster is another one by then"
@@ -202,8 +197,7 @@ def test_a_plan_that_begins_in_the_same_moment_is_waited_for(server: ScriptedSer
 
 def test_a_node_that_the_plan_under_way_has_emptied_is_drained(server: ScriptedServer, cli: Cli) -> None:
     while_another_plan_runs(server, others_plan("DONE", is_done=True))
-    server._script["MakePlan"].clear()
-    server.on("MakePlan", pb.MakePlanResponse(plan=plan()))
+    server.instead("MakePlan", pb.MakePlanResponse(plan=plan()))
     assert cli.run(*DRAIN) == 0
     assert server.requests["StartPlan"] == []
     assert "Forget the node, once it is stopped, with `holdfast node remove n1`." in cli.err
@@ -211,25 +205,21 @@ def test_a_node_that_the_plan_under_way_has_emptied_is_drained(server: ScriptedS
 
 def test_the_wait_for_another_plan_is_bounded(server: ScriptedServer, cli: Cli) -> None:
     while_another_plan_runs(server)
-    server._script["AdvancePlan"].clear()
-    server.on("AdvancePlan", others_plan("COPYING"))
+    server.instead("AdvancePlan", others_plan("COPYING"))
     assert cli.run(*DRAIN, "--wait", "50ms") == 7
     assert "Plan p0 is under way still, with 1 of 1 steps left." in cli.err
     assert "The mark stays: `holdfast node drain n1` goes on" in cli.err
     assert cli.run(*MOVE, "--wait", "50ms", "--json") == 7
     assert json.loads(cli.err)["error"]["reason"] == "PLAN_UNDER_WAY"
-    server._script["AdvancePlan"].clear()
-    server._script["StartPlan"].clear()
-    server.on("AdvancePlan", others_plan("DONE", is_done=True))
-    server.on("StartPlan", UNDER_WAY)
+    server.instead("AdvancePlan", others_plan("DONE", is_done=True))
+    server.instead("StartPlan", UNDER_WAY)
     assert cli.run(*DRAIN, "--wait", "50ms") == 1, "others always come first"
     assert "holdfast shard watch" in cli.err
 
 
 def test_ctrl_c_while_another_plan_runs_says_how_to_go_on(server: ScriptedServer, cli: Cli) -> None:
     while_another_plan_runs(server)
-    server._script["AdvancePlan"].clear()
-    server.on("AdvancePlan", *interrupting(others_plan("COPYING")))
+    server.instead("AdvancePlan", *interrupting(others_plan("COPYING")))
     assert cli.run(*DRAIN) == 130
     assert "The mark stays: `holdfast node drain n1` goes on" in cli.err
     assert server.requests["StartPlan"] == []
@@ -265,13 +255,12 @@ def test_watch_tells_when_etcd_goes_and_comes(
 
     def looks() -> None:
         away = cluster(shard(), plan=plan(move()), etcd_answers=False, age_ms=12_000)
-        server.on("DescribeCluster", away, away, cluster(shard(), plan=plan(move())), cluster(shard()))
+        server.instead("DescribeCluster", away, away, cluster(shard(), plan=plan(move())), cluster(shard()))
 
     looks()
     assert cli.run("shard", "watch") == 0
     assert cli.out.count("etcd does not answer: this is the last known map, as of 12s ago.") == 1
     assert cli.out.count("etcd answers: the map is current") == 1
-    server._script["DescribeCluster"].clear()
     looks()
     assert cli.run("shard", "watch", "--json") == 0
     events = [json.loads(line) for line in cli.out.splitlines()]
@@ -284,7 +273,7 @@ def test_watch_tells_each_change_until_the_plan_is_done(
     monkeypatch.setattr("holdfast.cli.commands.shard_plans._WATCH_EVERY_S", 0.0)
 
     def looks() -> None:
-        server.on(
+        server.instead(
             "DescribeCluster",
             cluster(shard(), plan=plan(move())),
             cluster(shard(desired="n2 n3 n4"), plan=plan(move())),
@@ -294,7 +283,6 @@ def test_watch_tells_each_change_until_the_plan_is_done(
     looks()
     assert cli.run("shard", "watch") == 0
     assert cli.err.count("`holdfast shard apply` carries it on") == 1, "nobody may be carrying it out"
-    server._script["DescribeCluster"].clear()
     looks()
     assert cli.run("shard", "watch", "--json") == 0
     assert cli.err == ""

@@ -4,7 +4,6 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -15,13 +14,7 @@ from holdfast.proto.v1 import cluster_pb2, queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
 from tests.unit.cli.scripted_map import cluster, shard
-from tests.unit.client.scripted_server import Refusal, ScriptedServer
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with ScriptedServer() as server:
-        yield Cli(server, capsys)
+from tests.unit.client.scripted_server import Refusal
 
 
 def counts(name: str, **numbers: Any) -> pb.QueueStatsOutcome:

@@ -1,23 +1,15 @@
 """`holdfast schedule …`: what is sent, printed and returned."""
 
-from collections.abc import Iterator
-
 import grpc
 import pytest
 
 from holdfast.proto.v1 import schedules_pb2 as pb
 from holdfast.proto.v1 import tasks_pb2
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.client.scripted_server import Refusal, ScriptedServer
+from tests.unit.client.scripted_server import Refusal
 
 TASK_ID = "01984f6e-0000-8000-8000-000000000001"
 BEFORE_SPRING_MS = 1_900_828_800_000  # 2030-03-27T08:00:00Z; clocks in Berlin change on the 31st
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with ScriptedServer() as server:
-        yield Cli(server, capsys)
 
 
 def nightly(**fields: object) -> pb.ScheduleInfo:
@@ -181,9 +173,8 @@ def test_trigger(cli: Cli) -> None:
     cli.server.on("TriggerSchedule", pb.TriggerScheduleResponse(task_id=TASK_ID))
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports") == 0
     assert cli.out == f"Accepted task {TASK_ID} into queue reports.\n"
-    cli.server._script["TriggerSchedule"].clear()
     there = pb.TriggerScheduleResponse(task_id=TASK_ID, duplicate=True, state=tasks_pb2.TASK_STATE_READY)
-    cli.server.on("TriggerSchedule", there)
+    cli.server.instead("TriggerSchedule", there)
     assert cli.run("schedule", "trigger", "nightly", "-q", "reports", "--request-id", "r") == 0
     has = "this request id or the same unique key"
     assert cli.out == f"Already there: task {TASK_ID} (READY) has {has}. Nothing was added.\n"

@@ -181,8 +181,7 @@ def test_without_a_number_all_shards_are_compared(nodes: Nodes, cli: Cli) -> Non
             return Refusal(grpc.StatusCode.INTERNAL, "INTERNAL", "It broke.")
         return pb.ProbeShardResponse(index=request.shard + 1)
 
-    nodes["n1"]._script["ProbeShard"].clear()
-    nodes["n1"].on("ProbeShard", probe)
+    nodes["n1"].instead("ProbeShard", probe)
     assert cli.run("shard", "hash") == 1
     assert "Shard 0: all 3 replicas are equal at index 1." in cli.out
     assert "Shard 2: all 3 replicas are equal at index 3." in cli.out

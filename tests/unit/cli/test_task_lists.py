@@ -1,7 +1,6 @@
 """`holdfast task ls` and `holdfast claims`: which tasks are asked for, and how they are shown."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,14 +8,6 @@ import pytest
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.client.scripted_server import ScriptedServer
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    monkeypatch.setenv("COLUMNS", "200")
-    with ScriptedServer() as server:
-        yield Cli(server, capsys)
 
 
 def task(number: int, **fields: Any) -> pb.TaskInfo:
@@ -54,7 +45,7 @@ def test_shards_that_do_not_answer_are_named(cli: Cli, command: tuple[str, ...])
     def has(tasks: list[pb.TaskInfo]) -> None:
         first = queues_pb2.ListTasksResponse(tasks=tasks, next_page_token="4.", missing_shards=[3])
         last = queues_pb2.ListTasksResponse(missing_shards=[9])
-        cli.server.on("ListTasks", lambda request: last if request.page_token else first)
+        cli.server.instead("ListTasks", lambda request: last if request.page_token else first)
 
     has([task(1, state=pb.TASK_STATE_CLAIMED, worker="w")])
     assert cli.run(*command, "--json") == 4
@@ -63,7 +54,6 @@ def test_shards_that_do_not_answer_are_named(cli: Cli, command: tuple[str, ...])
     assert cli.run(*command) == 4
     assert "Shards 3, 9 did not answer: what is there is not in the list." in cli.err
     assert all(request.partial for request in cli.server.requests["ListTasks"])
-    cli.server._script["ListTasks"].clear()
     has([])
     assert cli.run(*command) == 4
     assert cli.out == "", "whether there is a task nobody knows"

@@ -5,7 +5,6 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -13,16 +12,10 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
+from tests.unit.client.scripted_server import Hang, Refusal
 
 TASK_ID = "01984f6e-0000-8000-8000-000000000001"
 OTHER_ID = "01984f6e-0000-8000-8000-000000000002"
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with ScriptedServer() as server:
-        yield Cli(server, capsys)
 
 
 def task(state: pb.TaskState, **fields: object) -> pb.TaskInfo:
@@ -165,8 +158,7 @@ def test_update_changes_waiting_tasks_and_names_those_that_do_not_wait(cli: Cli)
     assert "holdfast task cancel" in cli.err
     items = [pb.UpdateItem(task_id=task_id, priority=0, delay_ms=0) for task_id in (TASK_ID, OTHER_ID)]
     assert list(cli.server.requests["UpdateTasks"][0].items) == items, "each once"
-    cli.server._script["UpdateTasks"].clear()
-    cli.server.on("UpdateTasks", pb.UpdateTasksResponse(outcomes=[changed]))
+    cli.server.instead("UpdateTasks", pb.UpdateTasksResponse(outcomes=[changed]))
     assert cli.run("task", "update", TASK_ID, "--run-at", "2030-01-02T03:04:05Z", "--json") == 0
     assert cli.json_out() == {"tasks": [{"task_id": TASK_ID, "state": "READY"}]}
     [item] = cli.server.requests["UpdateTasks"][1].items

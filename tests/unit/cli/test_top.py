@@ -1,7 +1,6 @@
 """`holdfast top`: what is added up, how it is sorted, and what it looks like."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -10,18 +9,10 @@ import pytest
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.cli.scripted_map import cluster, map_server, shard
+from tests.unit.cli.scripted_map import cluster, shard
 from tests.unit.client.scripted_server import Refusal
 
 NO_CLUSTER = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "NO_CLUSTER")
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    monkeypatch.setenv("COLUMNS", "200")
-    with map_server() as server:
-        server._script.clear()  # all its queues are those of the test
-        yield Cli(server, capsys)
 
 
 def has(cli: Cli, queues: list[pb.QueueCounts], workers: list[queues_pb2.WorkerInfo], **more: Any) -> None:
@@ -88,8 +79,7 @@ def test_one_screen(cli: Cli) -> None:
 
 def test_a_cluster_with_a_problem(cli: Cli) -> None:
     has(cli, QUEUES, [], missing_shards=[1])
-    cli.server._script["DescribeCluster"].clear()
-    cli.server.on("DescribeCluster", cluster(shard(0), shard(1, leader="")))
+    cli.server.instead("DescribeCluster", cluster(shard(0), shard(1, leader="")))
     assert cli.run("top", "--once", "--json") == 4
     seen = cli.json_out()
     assert seen["missing_shards"] == [1]

@@ -92,6 +92,14 @@ class ScriptedServer(grpc.GenericRpcHandler):
     def on(self, method: str, *answers: Answer) -> None:
         self._script[method].extend(answers)
 
+    def first(self, method: str, *answers: Answer) -> None:
+        """Before what it would answer."""
+        self._script[method].extendleft(reversed(answers))
+
+    def instead(self, method: str, *answers: Answer) -> None:
+        """Of all that it would answer."""
+        self._script[method] = deque(answers)
+
     def start(self) -> None:
         """Listens on a free port, or on the same one as before."""
         # Without SO_REUSEPORT, so that no other server of this machine can share the port by accident.
@@ -138,3 +146,20 @@ class ScriptedServer(grpc.GenericRpcHandler):
             return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
         return grpc.unary_unary_rpc_method_handler(handle)
+
+
+def hand_out_what_is_enqueued(server: ScriptedServer) -> None:
+    """For examples: the first task, as often as one is wanted."""
+    taken: list[tasks_pb2.TaskSpec] = []
+
+    def accept(request: tasks_pb2.EnqueueRequest) -> tasks_pb2.EnqueueResponse:
+        taken.extend(request.tasks)
+        accepted = tasks_pb2.Accepted(task_id="the-id")
+        return tasks_pb2.EnqueueResponse(outcomes=[tasks_pb2.EnqueueOutcome(accepted=accepted) for _ in request.tasks])
+
+    def hand_out(request: tasks_pb2.ReserveRequest) -> tasks_pb2.ReserveResponse:
+        return tasks_pb2.ReserveResponse(claims=[tasks_pb2.Claim(task_id="the-id", token=1, task=taken[0])])
+
+    server.on("Enqueue", accept)
+    server.on("Reserve", hand_out)
+    server.on("Ack", tasks_pb2.AckResponse(outcomes=[tasks_pb2.AckOutcome(acked=tasks_pb2.Acked())]))

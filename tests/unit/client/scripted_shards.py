@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.machine.ids import format_task_id, make_task_id
-from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2
+from holdfast.proto.v1 import cluster_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from tests.unit.client.scripted_server import ScriptedServer
@@ -23,12 +22,6 @@ class MetadataServer(ScriptedServer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._types |= {
-            f"/{service.full_name}/{method.name}": (method.name, GetMessageClass(method.input_type))
-            for module in (queues_pb2, schedules_pb2)
-            for service in module.DESCRIPTOR.services_by_name.values()
-            for method in service.methods
-        }
         self.metadata: dict[str, list[dict[str, str]]] = defaultdict(list)  # by method
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":

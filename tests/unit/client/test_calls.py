@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import pytest
-import pytest_asyncio
 
 from holdfast.client import (
     Accepted,
@@ -74,18 +72,6 @@ FULL_SPEC = pb.TaskSpec(
     max_claims=7,
     result_ttl_ms=0,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.address) as client:
-        yield client
 
 
 async def test_enqueue_sends_every_field_that_is_set(server: ScriptedServer, client: AsyncClient) -> None:
@@ -563,8 +549,7 @@ async def test_an_automatic_idempotency_key_is_not_shown_as_the_producers(
     """Handed over once more, such a task would be taken for a repetition."""
     for request_id, shown in (("~0.k.0", None), ("~mine", "~mine"), ("r-1", "r-1"), ("", "")):
         spec = pb.TaskSpec(queue="q", type="t", request_id=request_id, request_id_ttl_ms=70_000)
-        server.on("GetTask", pb.GetTaskResponse(task=pb.TaskInfo(task_id="id-1", task=spec)))
+        server.instead("GetTask", pb.GetTaskResponse(task=pb.TaskInfo(task_id="id-1", task=spec)))
         info = await client.get_task("id-1")
         assert info.task is not None
         assert (info.task.request_id, info.task.request_id_ttl_ms) == (shown, None if shown is None else 70_000)
-        server._script["GetTask"].clear()

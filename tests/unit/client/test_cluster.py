@@ -1,12 +1,10 @@
 """The calls of operators about a cluster: what they put on the wire, and what they make of the answer."""
 
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from google.protobuf.descriptor import FieldDescriptor
 
 from holdfast.client import (
@@ -56,18 +54,6 @@ WIRE_ROUTE = pb.QueueRoute(
     queue="mail", home=3, generation=2, sets=[pb.QueueSet(generation=2, shards=[3, 5])], draining=[1]
 )
 ROUTE = QueueRoute("mail", 3, 2, (QueueSet(2, (3, 5)),), (1,))
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.address) as client:
-        yield client
 
 
 async def test_describe_cluster(server: ScriptedServer, client: AsyncClient) -> None:

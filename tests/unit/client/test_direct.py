@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -43,18 +43,11 @@ from tests.unit.client.scripted_shards import (
     queue_at,
     spread,
     task_id,
-    two_shards,
 )
 
 Code = grpc.StatusCode
 LOST = Refusal(Code.UNAVAILABLE)
 AT_0, AT_1 = queue_at(0), queue_at(1)
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with two_shards() as cluster:
-        yield cluster
 
 
 @pytest_asyncio.fixture
@@ -99,7 +92,7 @@ async def test_own_ids_go_home_and_automatic_keys_over_the_set_that_they_name(
 async def test_the_first_call_of_a_client_names_the_newest_set_and_so_does_its_repetition(cluster: Cluster) -> None:
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
     cluster.both("Enqueue", accept)
-    cluster.leaders[1]._script["Enqueue"].appendleft(LOST)
+    cluster.leaders[1].first("Enqueue", LOST)
     cluster.router.on("Enqueue", accept(7))
     async with AsyncClient(cluster.router.address, direct=True) as client:
         assert (await client.enqueue(NewTask(AT_0, "t"))).task_id == "7:t"

@@ -1,6 +1,6 @@
 """Clients that go straight to the leaders: tasks with keys, what all parts of a call say, lists, schedules."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -16,7 +16,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard, shard_of_key
 from holdfast.routing.sets import automatic_key
 from tests.unit.client.scripted_server import Refusal
-from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id, two_shards
+from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id
 
 Code = grpc.StatusCode
 AT_0, AT_1 = queue_at(0), queue_at(1)
@@ -29,12 +29,6 @@ METHODS: dict[str, Method[Any, Any]] = {
     for service in module.DESCRIPTOR.services_by_name.values()
     for each in service.methods
 }  # fmt: skip
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with two_shards() as cluster:
-        yield cluster
 
 
 @pytest_asyncio.fixture
@@ -234,24 +228,19 @@ async def test_a_look_for_dead_letters_that_match_is_bounded_and_ends(cluster: C
 
 
 @pytest.mark.parametrize(("queue", "expected"), [("", [["0a", "0b"], ["1a"]]), (AT_1, [["1a"]])])
-async def test_discards_of_a_queue_and_of_all(
-    cluster: Cluster, direct: Direct, queue: str, expected: list[list[str]]
+@pytest.mark.parametrize(
+    ("method", "items", "kind", "request_of"),
+    [
+        ("ListDiscards", "discards", pb.Discard, pb.ListDiscardsRequest),
+        ("ListTasks", "tasks", pb.TaskInfo, queues_pb2.ListTasksRequest),
+    ],
+)
+async def test_discards_and_tasks_of_a_queue_and_of_all(
+    cluster: Cluster, direct: Direct, method: str, items: str, kind: Any, request_of: Any, queue: str, expected: Any
 ) -> None:
-    found = {0: [pb.Discard(task_id=name) for name in ("0a", "0b")], 1: [pb.Discard(task_id="1a")]}
-    cluster.both("ListDiscards", paged("ListDiscards", "discards", found))
-    request = pb.ListDiscardsRequest(queue=queue, page_size=2)
-    pages = await all_pages(direct, "ListDiscards", "discards", request)
-    assert [[each.task_id for each in page] for page in pages] == expected
-
-
-@pytest.mark.parametrize(("queue", "expected"), [("", [["0a", "0b"], ["1a"]]), (AT_1, [["1a"]])])
-async def test_tasks_of_a_queue_and_of_all(
-    cluster: Cluster, direct: Direct, queue: str, expected: list[list[str]]
-) -> None:
-    found = {0: [pb.TaskInfo(task_id=name) for name in ("0a", "0b")], 1: [pb.TaskInfo(task_id="1a")]}
-    cluster.both("ListTasks", paged("ListTasks", "tasks", found))
-    request = queues_pb2.ListTasksRequest(queue=queue, page_size=2)
-    pages = await all_pages(direct, "ListTasks", "tasks", request)
+    found = {0: [kind(task_id=name) for name in ("0a", "0b")], 1: [kind(task_id="1a")]}
+    cluster.both(method, paged(method, items, found))
+    pages = await all_pages(direct, method, items, request_of(queue=queue, page_size=2))
     assert [[each.task_id for each in page] for page in pages] == expected
 
 

@@ -126,8 +126,7 @@ async def test_a_long_wait_looks_at_the_routes_again(
         return EMPTY
 
     other = next(name for name in (f"o{n}" for n in range(100)) if home_shard(name, SHARDS) == 0)
-    cluster.leaders[0]._script["Reserve"].clear()
-    cluster.leaders[0].on("Reserve", wait)
+    cluster.leaders[0].instead("Reserve", wait)
     [task] = await client.reserve([other], wait_ms=10_000)
     assert task.task_id == task_id(1, 7)
     assert {request.wait_ms for request in cluster.leaders[0].requests["Reserve"]} <= {0, 50}
@@ -184,10 +183,8 @@ async def test_somebody_faster_does_not_end_the_wait(cluster: Cluster, client: A
     for leader in cluster.leaders:
         leader.on("Reserve", EMPTY)
         leader.on("AwaitTasks", NOTHING)
-    cluster.leaders[1]._script["AwaitTasks"].clear()
-    cluster.leaders[1].on("AwaitTasks", READY)
-    cluster.leaders[1]._script["Reserve"].clear()
-    cluster.leaders[1].on("Reserve", EMPTY, EMPTY, EMPTY, claims(1, 4))
+    cluster.leaders[1].instead("AwaitTasks", READY)
+    cluster.leaders[1].instead("Reserve", EMPTY, EMPTY, EMPTY, claims(1, 4))
     [task] = await client.reserve([AT_0], wait_ms=5_000)
     assert task.task_id == task_id(1, 4)
 
@@ -221,10 +218,8 @@ async def test_a_repeated_reserve_takes_what_its_first_attempt_claimed(cluster: 
 
     answers: list[Answer] = [READY, slowly_held]
     for shard, (leader, answer) in enumerate(zip(cluster.leaders, answers, strict=True)):
-        for method in ("Reserve", "AwaitTasks"):
-            leader._script[method].clear()
-        leader.on("Reserve", claims(shard, 2))
-        leader.on("AwaitTasks", answer)
+        leader.instead("Reserve", claims(shard, 2))
+        leader.instead("AwaitTasks", answer)
     [task] = await client.reserve([AT_0], claim_request_id="mine")
     assert task.task_id == task_id(1, 2)
     assert cluster.leaders[1].metadata["Reserve"][-1] == {"holdfast-shard": "1", "holdfast-attempt": "2"}
@@ -321,8 +316,7 @@ async def test_a_shard_without_a_leader_does_not_hold_up_the_other(cluster: Clus
 async def test_a_shard_that_says_nothing_does_not_keep_the_answer(cluster: Cluster) -> None:
     shelves(cluster, (), ())
     for server in (cluster.leaders[1], cluster.router):
-        server._script["AwaitTasks"].clear()
-        server.on("AwaitTasks", Hang())
+        server.instead("AwaitTasks", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=20) as client, asyncio.timeout(10):
         assert await client.reserve([AT_0]) == []
 
@@ -333,8 +327,7 @@ async def test_a_shard_that_says_nothing_does_not_keep_the_answer(cluster: Clust
 async def test_who_settles_later_does_not_wait_for_a_silent_shard(cluster: Cluster) -> None:
     shelves(cluster, (1, 2), ())
     for server in (cluster.leaders[1], cluster.router):
-        server._script.pop("Reserve", None)
-        server.on("Reserve", Hang())
+        server.instead("Reserve", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=60) as client, asyncio.timeout(10):
         unsettled = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(1), settles_later=True)
         assert unsettled.unsettled_shards == (1,)

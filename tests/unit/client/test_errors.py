@@ -3,7 +3,6 @@
 import asyncio
 import pickle
 import socket
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -36,12 +35,6 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
 
 Code = grpc.StatusCode
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
 
 
 async def failure_of(server: ScriptedServer, *, timeout_s: float = 5.0) -> HoldfastError:
@@ -207,15 +200,14 @@ async def test_closing_ends_calls_under_way_and_forbids_new_ones(server: Scripte
     await client.close()
 
 
-async def test_cancelling_the_caller_is_a_cancellation(server: ScriptedServer) -> None:
+async def test_cancelling_the_caller_is_a_cancellation(server: ScriptedServer, client: AsyncClient) -> None:
     hang = Hang()
     server.on("GetTask", hang)
-    async with AsyncClient(server.address) as client:
-        call = asyncio.create_task(client.get_task("id-1"))
-        await asyncio.to_thread(hang.arrived.wait)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+    call = asyncio.create_task(client.get_task("id-1"))
+    await asyncio.to_thread(hang.arrived.wait)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
 
 @pytest.mark.parametrize(

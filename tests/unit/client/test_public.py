@@ -36,7 +36,7 @@ from holdfast.client import (
 )
 from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.unit.client.scripted_server import ScriptedServer
+from tests.unit.client.scripted_server import ScriptedServer, hand_out_what_is_enqueued
 
 ERRORS = [
     "ClientClosed",
@@ -349,19 +349,7 @@ def test_examples_of_values_are_true(module: ModuleType) -> None:
 
 def test_examples_of_the_client_run() -> None:
     with ScriptedServer() as server:
-        taken: list[pb.TaskSpec] = []
-
-        def accept(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
-            taken.extend(request.tasks)
-            accepted = pb.Accepted(task_id="the-id")
-            return pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=accepted) for _ in request.tasks])
-
-        def hand_out(request: pb.ReserveRequest) -> pb.ReserveResponse:
-            return pb.ReserveResponse(claims=[pb.Claim(task_id="the-id", token=1, task=taken[0])])
-
-        server.on("Enqueue", accept)
-        server.on("Reserve", hand_out)
-        server.on("Ack", pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked())]))
+        hand_out_what_is_enqueued(server)
         leader = cluster_pb2.ShardLeader(shard=0, node="n1", address=server.address, epoch=1)
         server.on("GetTopology", cluster_pb2.GetTopologyResponse(cluster_id="c", shards=1, leaders=[leader]))
 

@@ -1,13 +1,11 @@
 """The calls about queues, workers and dead letters: what they put on the wire, and what they make of the answer."""
 
 import re
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from holdfast.client import (
     AsyncClient,
@@ -38,18 +36,6 @@ from tests.unit.client.scripted_server import Refusal, ScriptedServer
 
 LOST = Refusal(grpc.StatusCode.UNAVAILABLE)
 DONE = pb.DeadLetterOutcome(done=pb.DeadLetterDone())
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.address) as client:
-        yield client
 
 
 # -------------------------------------------------------------------------------------------------- histograms

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
@@ -75,28 +75,22 @@ UNSAFE: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
 }
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
 @pytest.mark.parametrize("method", SAFE)
-async def test_a_safe_call_is_repeated_unchanged_after_a_lost_connection(server: ScriptedServer, method: str) -> None:
+async def test_a_safe_call_is_repeated_unchanged_after_a_lost_connection(
+    server: ScriptedServer, client: AsyncClient, method: str
+) -> None:
     call, answer = SAFE[method]
     server.on(method, LOST, LOST, answer)
-    async with AsyncClient(server.address) as client:
-        await call(client)
+    await call(client)
     first, second, third = server.requests[method]
     assert first == second == third
 
 
 @pytest.mark.parametrize("method", UNSAFE)
-async def test_an_unsafe_call_is_not_repeated(server: ScriptedServer, method: str) -> None:
+async def test_an_unsafe_call_is_not_repeated(server: ScriptedServer, client: AsyncClient, method: str) -> None:
     server.on(method, LOST)
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(ConnectionFailed):
-            await UNSAFE[method](client)
+    with pytest.raises(ConnectionFailed):
+        await UNSAFE[method](client)
     assert len(server.requests[method]) == 1
 
 
@@ -121,35 +115,36 @@ async def test_an_enqueue_without_a_request_id_is_repeated_under_an_automatic_ke
     assert outcomes == [Accepted(ids[0]), Accepted("r-1", duplicate=True), Accepted(ids[2])]
 
 
-async def test_each_call_makes_up_other_ids(server: ScriptedServer) -> None:
+async def test_each_call_makes_up_other_ids(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("Enqueue", ACCEPTED)
-    async with AsyncClient(server.address) as client:
-        for _ in range(2):
-            await client.enqueue(NewTask("q", "t"))
+    for _ in range(2):
+        await client.enqueue(NewTask("q", "t"))
     first, second = (request.tasks[0].request_id for request in server.requests["Enqueue"])
     assert first != second
 
 
-async def test_automatic_keys_name_the_generation_that_servers_told(server: ScriptedServer) -> None:
+async def test_automatic_keys_name_the_generation_that_servers_told(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     """Under the id of the first sending all repetitions, whatever is learned meanwhile; under the new one all later."""
     reported = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3, "other": 9})
     server.on("Enqueue", LOST, reported, LOST, ACCEPTED)
-    async with AsyncClient(server.address) as client:
-        for queue in ("q", "q", "other", "third"):
-            await client.enqueue(NewTask(queue, "t"))
+    for queue in ("q", "q", "other", "third"):
+        await client.enqueue(NewTask(queue, "t"))
     ids = [request.tasks[0].request_id for request in server.requests["Enqueue"]]
     assert ids[0] == ids[1]
     assert ids[2] == ids[3]
     assert [request_id.partition(".")[0] for request_id in ids] == ["~0", "~0", "~3", "~3", "~9", "~0"]
 
 
-async def test_a_generation_is_not_unlearned_from_a_server_that_lags_behind(server: ScriptedServer) -> None:
+async def test_a_generation_is_not_unlearned_from_a_server_that_lags_behind(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     newer = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 3})
     older = pb.EnqueueResponse(outcomes=ACCEPTED.outcomes, generations={"q": 2, "r": -1})
     server.on("Enqueue", newer, older, ACCEPTED)
-    async with AsyncClient(server.address) as client:
-        for queue in ("q", "q", "q", "r"):
-            await client.enqueue(NewTask(queue, "t"))
+    for queue in ("q", "q", "q", "r"):
+        await client.enqueue(NewTask(queue, "t"))
     ids = [request.tasks[0].request_id for request in server.requests["Enqueue"]]
     assert [request_id.partition(".")[0] for request_id in ids] == ["~0", "~3", "~3", "~0"]
 
@@ -182,10 +177,11 @@ async def test_a_reserve_that_its_caller_repeats_says_so_too() -> None:
         assert server.metadata["Reserve"] == [{}, {"holdfast-attempt": "2"}, {}]
 
 
-async def test_an_automatic_key_is_kept_for_a_time_that_servers_allow(server: ScriptedServer) -> None:
+async def test_an_automatic_key_is_kept_for_a_time_that_servers_allow(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     server.on("Enqueue", ACCEPTED)
-    async with AsyncClient(server.address) as client:
-        await client.enqueue(NewTask("q", "t"), timeout_s=1e9)
+    await client.enqueue(NewTask("q", "t"), timeout_s=1e9)
     assert server.requests["Enqueue"][0].tasks[0].request_id_ttl_ms == 24 * 3600 * 1000
 
 
@@ -204,15 +200,16 @@ async def test_no_key_is_added_where_it_was_not_asked_for(server: ScriptedServer
     assert server.requests["Ack"][0].items[0].follow_ups == [pb.TaskSpec(queue="q", type="t")]
 
 
-async def test_a_repeated_reserve_keeps_its_claim_request_id(server: ScriptedServer) -> None:
+async def test_a_repeated_reserve_keeps_its_claim_request_id(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("Reserve", LOST, pb.ReserveResponse())
-    async with AsyncClient(server.address) as client:
-        await client.reserve(["q"])
+    await client.reserve(["q"])
     first, second = (request.claim_request_id for request in server.requests["Reserve"])
     assert first == second != ""
 
 
-async def test_a_lease_is_counted_from_the_sending_that_was_answered(server: ScriptedServer) -> None:
+async def test_a_lease_is_counted_from_the_sending_that_was_answered(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     arrivals_s: list[float] = []
 
     def lose(request: pb.ReserveRequest) -> Refusal:
@@ -224,26 +221,27 @@ async def test_a_lease_is_counted_from_the_sending_that_was_answered(server: Scr
         return pb.ReserveResponse(claims=[pb.Claim(task_id="id-1", lease_ms=5_000)])
 
     server.on("Reserve", lose, answer)
-    async with AsyncClient(server.address) as client:
-        [task] = await client.reserve(["q"])
+    [task] = await client.reserve(["q"])
     assert arrivals_s[0] < task.lease_ends_s - 5 <= arrivals_s[1]
 
 
-async def test_an_unknown_outcome_is_repeated_only_where_that_is_safe(server: ScriptedServer) -> None:
+async def test_an_unknown_outcome_is_repeated_only_where_that_is_safe(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     server.on("Enqueue", Refusal(Code.UNAVAILABLE, "OUTCOME_UNKNOWN"), ACCEPTED)
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.enqueue(TASK)
-        await client.enqueue(TASK_WITH_ID)
-        assert len(server.requests["Enqueue"]) == 2
+    with pytest.raises(OutcomeUnknown):
+        await client.enqueue(TASK)
+    await client.enqueue(TASK_WITH_ID)
+    assert len(server.requests["Enqueue"]) == 2
 
 
-async def test_a_refusal_that_did_nothing_is_repeated_after_the_time_it_asks_for(server: ScriptedServer) -> None:
+async def test_a_refusal_that_did_nothing_is_repeated_after_the_time_it_asks_for(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     busy = Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED", retry_after_ms=120)
     server.on("Enqueue", busy, Refusal(Code.UNAVAILABLE, "SHUTTING_DOWN"), ACCEPTED)
-    async with AsyncClient(server.address) as client:
-        began_s = time.monotonic()
-        await client.enqueue(TASK)
+    began_s = time.monotonic()
+    await client.enqueue(TASK)
     assert time.monotonic() - began_s >= 0.12
     assert len(server.requests["Enqueue"]) == 3
 
@@ -257,22 +255,20 @@ async def test_a_refusal_that_did_nothing_is_repeated_after_the_time_it_asks_for
     ],
 )
 async def test_other_refusals_come_back_at_once(
-    server: ScriptedServer, refusal: Refusal, kind: type[Exception]
+    server: ScriptedServer, client: AsyncClient, refusal: Refusal, kind: type[Exception]
 ) -> None:
     server.on("GetTask", refusal)
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(kind):
-            await client.get_task("id-1")
+    with pytest.raises(kind):
+        await client.get_task("id-1")
     assert len(server.requests["GetTask"]) == 1
 
 
-async def test_repeating_ends_with_the_deadline(server: ScriptedServer) -> None:
+async def test_repeating_ends_with_the_deadline(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("GetTask", LOST)
-    async with AsyncClient(server.address) as client:
-        began_s = time.monotonic()
-        with pytest.raises((ConnectionFailed, DeadlineExceeded)):  # the last attempt may be under way by then
-            await client.get_task("id-1", timeout_s=1)
-        assert time.monotonic() - began_s < 5
+    began_s = time.monotonic()
+    with pytest.raises((ConnectionFailed, DeadlineExceeded)):  # the last attempt may be under way by then
+        await client.get_task("id-1", timeout_s=1)
+    assert time.monotonic() - began_s < 5
     assert len(server.requests["GetTask"]) > 1
 
 

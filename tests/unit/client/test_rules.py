@@ -1,13 +1,12 @@
 """What a task can ask for, and what happens to it later: retries, keys, timeouts, snoozing, updates."""
 
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine
 from dataclasses import fields
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -74,18 +73,6 @@ SPEC = pb.TaskSpec(
     timeout_ms=90_000,
     ttl_ms=3_600_000,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.address) as client:
-        yield client
 
 
 def refused(reason: str, field: str = "") -> pb.Rejection:

@@ -1,11 +1,9 @@
 """The calls about schedules: what they put on the wire, and what they make of the answer."""
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from holdfast.client import (
     Accepted,
@@ -55,18 +53,6 @@ INFO = ScheduleInfo(
     schedule=SCHEDULE, paused=True, next_at_ms=30, last_at_ms=20, last_task_id="id-1", fired_total=4, skipped_total=5,
     version=6,
 )  # fmt: skip
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(server.address) as client:
-        yield client
 
 
 async def test_put_sends_everything(server: ScriptedServer, client: AsyncClient) -> None:

@@ -32,6 +32,11 @@ def nodes() -> Iterator[Nodes]:
         yield nodes
 
 
+@pytest.fixture
+def server(nodes: Nodes) -> ScriptedServer:
+    return nodes["n1"]
+
+
 # -------------------------------------------------------------------------------------------------- describe_nodes
 
 
@@ -46,15 +51,14 @@ async def test_one_address_is_enough_to_ask_them_all(nodes: Nodes) -> None:
     assert [report.error for report in reports] == [None, None, None]
 
 
-async def test_a_node_tells_all_about_itself(nodes: Nodes) -> None:
+async def test_a_node_tells_all_about_itself(nodes: Nodes, client: AsyncClient) -> None:
     full = replica(
         shard=2, role="LEARNER", commit_index=100, applied_index=90, last_index=110, lag=10, log_bytes=4096,
         snapshot_age_ms=1500, problem="Entry 91 is damaged.",
     )  # fmt: skip
     full.membership.learners.append("n4/4")
     nodes["n1"].on("DescribeNode", describe(nodes, "n1", full, replica(snapshot_age_ms=-1)))
-    async with AsyncClient(nodes["n1"].address) as client:
-        [report, *_] = await client.describe_nodes(timeout_s=5)
+    [report, *_] = await client.describe_nodes(timeout_s=5)
     assert report.node is not None
     assert (report.node.name, report.node.node_id, report.node.version) == ("n1", NODE_IDS["n1"], "1.2.3")
     assert report.node.nodes[2] == NodeAddress("n3", nodes["n3"].address)
@@ -69,8 +73,7 @@ async def test_a_node_tells_all_about_itself(nodes: Nodes) -> None:
 async def test_nodes_that_do_not_answer_have_their_error(nodes: Nodes) -> None:
     describe_all(nodes)
     nodes["n1"].stop()
-    nodes["n3"]._script["DescribeNode"].clear()
-    nodes["n3"].on("DescribeNode", Hang())
+    nodes["n3"].instead("DescribeNode", Hang())
     async with AsyncClient(f"{nodes['n1'].address},{nodes['n2'].address}") as client:
         dead, living, silent = await client.describe_nodes(timeout_s=3)
     assert (dead.name, living.name, silent.name) == ("n1", "n2", "n3")
@@ -87,12 +90,11 @@ async def test_a_node_that_is_listed_under_another_name_is_told_once(nodes: Node
     assert [report.name for report in reports] == ["n1", "n2", "n3"]
 
 
-async def test_a_role_of_a_newer_server(nodes: Nodes) -> None:
+async def test_a_role_of_a_newer_server(nodes: Nodes, client: AsyncClient) -> None:
     newer = replica()
     newer.role = 99  # type: ignore[assignment]
     nodes["n1"].on("DescribeNode", describe({"n1": nodes["n1"]}, "n1", newer))
-    async with AsyncClient(nodes["n1"].address) as client:
-        [report] = await client.describe_nodes()
+    [report] = await client.describe_nodes()
     assert report.node is not None
     assert report.node.replicas[0].role is ReplicaRole.UNKNOWN
 
@@ -118,25 +120,24 @@ async def test_hashes_are_read_from_every_replica_at_the_index_of_the_probe(node
         assert 0 < request.wait_ms <= 10_000
 
 
-async def test_differences_and_gaps_are_told_apart(nodes: Nodes) -> None:
+async def test_differences_and_gaps_are_told_apart(nodes: Nodes, client: AsyncClient) -> None:
     describe_all(nodes)
     nodes["n1"].on("ProbeShard", pb.ProbeShardResponse(index=41))
     nodes["n1"].on("ReadProbe", pb.ReadProbeResponse(state_hash=b"a", applied_index=41))
     nodes["n2"].on("ReadProbe", pb.ReadProbeResponse(applied_index=17))
     nodes["n3"].on("ReadProbe", Refusal(grpc.StatusCode.NOT_FOUND, "PROBE_NOT_FOUND"))
-    async with AsyncClient(nodes["n1"].address) as client:
-        hashed = await client.hash_shard(0)
-        assert not hashed.different
-        assert not hashed.complete
-        _, behind, refused = hashed.replicas
-        assert (behind.state_hash, behind.applied_index, behind.error) == (None, 17, None)
-        assert isinstance(refused.error, NotFound)
-        nodes["n2"].on("ReadProbe", pb.ReadProbeResponse(state_hash=b"b", applied_index=41))
-        await client.hash_shard(0)  # the script's last answer stays
-        assert (await client.hash_shard(0)).different
+    hashed = await client.hash_shard(0)
+    assert not hashed.different
+    assert not hashed.complete
+    _, behind, refused = hashed.replicas
+    assert (behind.state_hash, behind.applied_index, behind.error) == (None, 17, None)
+    assert isinstance(refused.error, NotFound)
+    nodes["n2"].on("ReadProbe", pb.ReadProbeResponse(state_hash=b"b", applied_index=41))
+    await client.hash_shard(0)  # the script's last answer stays
+    assert (await client.hash_shard(0)).different
 
 
-async def test_a_member_that_nobody_answers_for_is_missing(nodes: Nodes) -> None:
+async def test_a_member_that_nobody_answers_for_is_missing(nodes: Nodes, client: AsyncClient) -> None:
     """One node is unreachable, one has come back with an empty disk, one member is of no node of the list."""
     lost = describe(nodes, "n3")
     lost.node_id = "f" * 32
@@ -148,8 +149,7 @@ async def test_a_member_that_nobody_answers_for_is_missing(nodes: Nodes) -> None
     nodes["n1"].on("ReadProbe", pb.ReadProbeResponse(state_hash=b"a"))
     nodes["n2"].stop()
     nodes["n3"].on("DescribeNode", lost)
-    async with AsyncClient(nodes["n1"].address) as client:
-        hashed = await client.hash_shard(0)
+    hashed = await client.hash_shard(0)
     by_node = {each.node: each for each in hashed.replicas}
     assert by_node["n1"].state_hash == b"a".hex()
     assert isinstance(by_node["n2"].error, ConnectionFailed)
@@ -158,12 +158,11 @@ async def test_a_member_that_nobody_answers_for_is_missing(nodes: Nodes) -> None
     assert not hashed.complete
 
 
-async def test_members_that_nobody_knows_are_an_error(nodes: Nodes) -> None:
+async def test_members_that_nobody_knows_are_an_error(nodes: Nodes, client: AsyncClient) -> None:
     nodes["n1"].on("ProbeShard", pb.ProbeShardResponse(index=41))
     nodes["n1"].on("DescribeNode", describe({"n1": nodes["n1"]}, "n1", replica(shard=5)))
-    async with AsyncClient(nodes["n1"].address) as client:
-        with pytest.raises(UnexpectedAnswer, match="shard 0"):
-            await client.hash_shard(0)
+    with pytest.raises(UnexpectedAnswer, match="shard 0"):
+        await client.hash_shard(0)
 
 
 # -------------------------------------------------------------------------------------------------------- transfer
@@ -182,16 +181,15 @@ async def test_a_transfer_is_asked_of_the_leader_of_its_shard(nodes: Nodes) -> N
     assert len(nodes["n1"].requests["ProbeShard"]) == 1
 
 
-async def test_what_is_no_shard_is_refused_at_once(nodes: Nodes) -> None:
-    async with AsyncClient(nodes["n1"].address) as client:
-        for shard in ("x", 2**70, None):
-            for call in (client.transfer(shard, "n2"), client.hash_shard(shard)):  # type: ignore[arg-type]
-                with pytest.raises(InvalidArgument) as caught:
-                    await call
-                assert caught.value.field == "shard"
-        with pytest.raises(InvalidArgument) as caught:
-            await client.transfer(0, 7)  # type: ignore[arg-type]
-        assert caught.value.field == "to"
+async def test_what_is_no_shard_is_refused_at_once(nodes: Nodes, client: AsyncClient) -> None:
+    for shard in ("x", 2**70, None):
+        for call in (client.transfer(shard, "n2"), client.hash_shard(shard)):  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument) as caught:
+                await call
+            assert caught.value.field == "shard"
+    with pytest.raises(InvalidArgument) as caught:
+        await client.transfer(0, 7)  # type: ignore[arg-type]
+    assert caught.value.field == "to"
 
 
 def test_the_blocking_client_has_the_same(nodes: Nodes) -> None:

@@ -33,18 +33,12 @@ from holdfast.client import (
 from holdfast.client._loop_thread import LoopThread
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
+from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer, hand_out_what_is_enqueued
 
 DEADLINE_S = 10.0
 # These are loops of their own: see test_dead_letters_one_by_one, test_tasks_one_by_one.
 ITERATORS = ("iter_dead_letters", "iter_tasks")
 STATS = pb.QueueStatsResponse(outcomes=[pb.QueueStatsOutcome(counts=pb.QueueCounts(queue="mail", ready=3))])
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
 
 
 @pytest.fixture
@@ -113,18 +107,7 @@ def test_every_argument_reaches_the_asynchronous_client(monkeypatch: pytest.Monk
 
 
 def test_the_example_runs(server: ScriptedServer) -> None:
-    taken: list[pb.TaskSpec] = []
-
-    def accept(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
-        taken.extend(request.tasks)
-        return pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id="the-id"))])
-
-    def hand_out(request: pb.ReserveRequest) -> pb.ReserveResponse:
-        return pb.ReserveResponse(claims=[pb.Claim(task_id="the-id", token=1, task=taken[0])])
-
-    server.on("Enqueue", accept)
-    server.on("Reserve", hand_out)
-    server.on("Ack", pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked())]))
+    hand_out_what_is_enqueued(server)
     names = {**vars(sync), "Client": lambda address="": Client(server.address)}
     runner = doctest.DocTestRunner()
     for test in doctest.DocTestFinder().find(Client, "Client", module=sync, globs=names):

@@ -1,7 +1,6 @@
 """What a client says of a call that was sent twice: a refusal of the second is not the last word about the first."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -26,7 +25,7 @@ from holdfast.client._unknown_outcomes import PASSING
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import QueueRoute
 from tests.unit.client.scripted_server import Refusal, ScriptedServer
-from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id, two_shards
+from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id
 
 Code = grpc.StatusCode
 LOST = Refusal(Code.UNAVAILABLE)
@@ -34,18 +33,6 @@ UNKNOWN = Refusal(Code.UNAVAILABLE, "OUTCOME_UNKNOWN", retry_after_ms=1)
 AT_0, AT_1 = queue_at(0), queue_at(1)
 ACCEPTED = pb.EnqueueOutcome(accepted=pb.Accepted(task_id="id-1", duplicate=True))
 CLAIM = ClaimRef("id-1", 1)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with two_shards() as cluster:
-        yield cluster
 
 
 def refusal(reason: str, retry_after_ms: int = 200) -> pb.Rejection:
@@ -63,11 +50,10 @@ def half_refused(reason: str, retry_after_ms: int = 200) -> pb.EnqueueResponse:
 @pytest.mark.parametrize("first", [LOST, UNKNOWN], ids=["lost", "unknown"])
 @pytest.mark.parametrize("request_id", [None, "r-1"], ids=["automatic", "own"])
 async def test_an_item_refused_the_second_time_may_have_been_taken_the_first_time(
-    server: ScriptedServer, first: Refusal, request_id: str | None
+    server: ScriptedServer, client: AsyncClient, first: Refusal, request_id: str | None
 ) -> None:
     server.on("Enqueue", first, half_refused("NOT_LEADER"))
-    async with AsyncClient(server.address) as client:
-        done, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t", request_id=request_id)])
+    done, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t", request_id=request_id)])
     assert done == Accepted("id-1")
     assert isinstance(refused, OutcomeUnknown)
     assert refused.retry_after_ms == 200
@@ -75,28 +61,27 @@ async def test_an_item_refused_the_second_time_may_have_been_taken_the_first_tim
 
 
 @pytest.mark.parametrize("reason", sorted(PASSING))
-async def test_every_refusal_that_may_pass_leaves_the_outcome_unknown(server: ScriptedServer, reason: str) -> None:
+async def test_every_refusal_that_may_pass_leaves_the_outcome_unknown(
+    server: ScriptedServer, client: AsyncClient, reason: str
+) -> None:
     server.on("Enqueue", LOST, half_refused(reason, retry_after_ms=0))
-    async with AsyncClient(server.address) as client:
-        _, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t")])
+    _, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t")])
     assert isinstance(refused, OutcomeUnknown)
     assert refused.retry_after_ms > 0, "trying again can help"
 
 
-async def test_a_refusal_of_the_item_itself_stands(server: ScriptedServer) -> None:
+async def test_a_refusal_of_the_item_itself_stands(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("Enqueue", LOST, half_refused("OUT_OF_RANGE", retry_after_ms=0))
-    async with AsyncClient(server.address) as client:
-        _, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t")])
+    _, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t")])
     assert isinstance(refused, InvalidArgument)
 
 
 @pytest.mark.parametrize("first", [None, Refusal(Code.UNAVAILABLE, "NOT_LEADER", retry_after_ms=1)])
 async def test_without_an_attempt_that_may_have_taken_effect_a_refusal_is_believed(
-    server: ScriptedServer, first: Refusal | None
+    server: ScriptedServer, client: AsyncClient, first: Refusal | None
 ) -> None:
     server.on("Enqueue", *([first] if first else []), half_refused("NOT_LEADER"))
-    async with AsyncClient(server.address) as client:
-        _, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t")])
+    _, refused = await client.enqueue_many([NewTask("a", "t"), NewTask("b", "t")])
     assert type(refused) is Unavailable
     assert refused.reason == "NOT_LEADER"
 
@@ -146,41 +131,37 @@ async def test_of_split_calls_to_leaders_only_the_part_that_was_sent_twice_is_un
         assert cluster.sent("Enqueue") == [1, 1, 1]
 
 
-async def test_outcomes_of_reports_and_cancels_may_be_unknown_too(server: ScriptedServer) -> None:
+async def test_outcomes_of_reports_and_cancels_may_be_unknown_too(server: ScriptedServer, client: AsyncClient) -> None:
     refused = refusal("SHUTTING_DOWN")
     server.on("Ack", LOST, pb.AckResponse(outcomes=[pb.AckOutcome(rejection=refused)]))
     server.on("Cancel", LOST, pb.CancelResponse(outcomes=[pb.CancelOutcome(rejection=refused)]))
-    async with AsyncClient(server.address) as client:
-        for call in (client.ack(CLAIM), client.cancel("id-1")):
-            with pytest.raises(OutcomeUnknown):
-                await call
+    for call in (client.ack(CLAIM), client.cancel("id-1")):
+        with pytest.raises(OutcomeUnknown):
+            await call
 
 
-async def test_what_only_reads_has_no_unknown_outcome(server: ScriptedServer) -> None:
+async def test_what_only_reads_has_no_unknown_outcome(server: ScriptedServer, client: AsyncClient) -> None:
     refused = pb.QueueStatsOutcome(rejection=refusal("NOT_LEADER"))
     server.on("QueueStats", LOST, pb.QueueStatsResponse(outcomes=[refused]))
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(Unavailable):
-            await client.queue_stats("q")
+    with pytest.raises(Unavailable):
+        await client.queue_stats("q")
 
 
 @pytest.mark.parametrize("reason", ["DISK_LOW", "ETCD_UNAVAILABLE", "NO_CLUSTER", "BATCH_TOO_LARGE"])
 async def test_no_refusal_of_a_whole_call_hides_that_an_earlier_attempt_may_have_taken_effect(
-    server: ScriptedServer, reason: str
+    server: ScriptedServer, client: AsyncClient, reason: str
 ) -> None:
     server.on("Enqueue", LOST, Refusal(Code.UNAVAILABLE, reason))
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(ConnectionFailed) as failed:
-            await client.enqueue(NewTask("q", "t"))
+    with pytest.raises(ConnectionFailed) as failed:
+        await client.enqueue(NewTask("q", "t"))
     assert failed.value.sent
     assert len(server.requests["Enqueue"]) == 2
 
 
-async def test_a_refusal_to_read_stands_whatever_happened_before(server: ScriptedServer) -> None:
+async def test_a_refusal_to_read_stands_whatever_happened_before(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("GetTask", LOST, Refusal(Code.NOT_FOUND, "TASK_NOT_FOUND"))
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(NotFound):
-            await client.get_task("id-1")
+    with pytest.raises(NotFound):
+        await client.get_task("id-1")
 
 
 # -------------------------------------------------------------------------------------- sets that a map does not know
@@ -199,11 +180,12 @@ def reported(queue: str, generation: int) -> pb.EnqueueResponse:
     return pb.EnqueueResponse(outcomes=[ACCEPTED], generations={queue: generation})
 
 
-async def test_a_call_waits_for_a_router_that_is_behind_and_keeps_its_ids(server: ScriptedServer) -> None:
+async def test_a_call_waits_for_a_router_that_is_behind_and_keeps_its_ids(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     server.on("Enqueue", reported("q", 3), stale(2, "newer"), reported("q", 3))
-    async with AsyncClient(server.address) as client:
-        for _ in range(2):
-            await client.enqueue(NewTask("q", "t"))
+    for _ in range(2):
+        await client.enqueue(NewTask("q", "t"))
     assert generations(server) == ["~0", "~3", "~3"]
     _, first, second = server.requests["Enqueue"]
     assert first == second
@@ -219,26 +201,27 @@ async def test_a_call_goes_to_the_router_that_is_not_behind(server: ScriptedServ
     assert server.requests["Enqueue"][1] == other.requests["Enqueue"][0]
 
 
-async def test_after_a_map_that_was_set_back_the_next_call_names_a_set_that_there_is(server: ScriptedServer) -> None:
+async def test_after_a_map_that_was_set_back_the_next_call_names_a_set_that_there_is(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     server.on("Enqueue", reported("q", 7), stale(2, "newer"))
-    async with AsyncClient(server.address) as client:
-        await client.enqueue(NewTask("q", "t"))
-        with pytest.raises(
-            (Unavailable, DeadlineExceeded), match="STALE_MAP|did not answer"
-        ):  # the last attempt may be under way by then
-            await client.enqueue_many([NewTask("q", "t")], timeout_s=0.5)
-        assert set(generations(server)[1:]) == {"~7"}, "never other ids while attempts are under way"
-        server._script["Enqueue"].clear()
-        server.on("Enqueue", reported("q", 2))
-        await client.enqueue(NewTask("q", "t"))
+    await client.enqueue(NewTask("q", "t"))
+    with pytest.raises(
+        (Unavailable, DeadlineExceeded), match="STALE_MAP|did not answer"
+    ):  # the last attempt may be under way by then
+        await client.enqueue_many([NewTask("q", "t")], timeout_s=0.5)
+    assert set(generations(server)[1:]) == {"~7"}, "never other ids while attempts are under way"
+    server.instead("Enqueue", reported("q", 2))
+    await client.enqueue(NewTask("q", "t"))
     assert generations(server)[-1] == "~2"
 
 
-async def test_ids_of_sets_that_nobody_remembers_are_made_anew_if_nothing_was_done(server: ScriptedServer) -> None:
+async def test_ids_of_sets_that_nobody_remembers_are_made_anew_if_nothing_was_done(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     server.on("Enqueue", reported("q", 3), stale(40, "forgotten"), reported("q", 40))
-    async with AsyncClient(server.address) as client:
-        for _ in range(2):
-            await client.enqueue(NewTask("q", "t"))
+    for _ in range(2):
+        await client.enqueue(NewTask("q", "t"))
     assert generations(server) == ["~0", "~3", "~40"]
 
 
@@ -266,25 +249,27 @@ async def test_a_repetition_does_not_call_itself_the_first(cluster: Cluster) -> 
     assert generations(server) == ["~0", "~0"]
 
 
-async def test_ids_are_not_made_anew_if_an_attempt_may_have_taken_effect(server: ScriptedServer) -> None:
+async def test_ids_are_not_made_anew_if_an_attempt_may_have_taken_effect(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     server.on("Enqueue", reported("q", 3), LOST, stale(40, "forgotten"))
-    async with AsyncClient(server.address) as client:
+    await client.enqueue(NewTask("q", "t"))
+    with pytest.raises(ConnectionFailed):
         await client.enqueue(NewTask("q", "t"))
-        with pytest.raises(ConnectionFailed):
-            await client.enqueue(NewTask("q", "t"))
     assert generations(server) == ["~0", "~3", "~3"]
 
 
-async def test_an_own_id_that_looks_automatic_is_refused_and_no_neighbour_with_it(server: ScriptedServer) -> None:
+async def test_an_own_id_that_looks_automatic_is_refused_and_no_neighbour_with_it(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     """It would go where automatic keys go, which need not be where its first attempt went."""
     server.on("Enqueue", accept(0))
-    async with AsyncClient(server.address) as client:
-        tasks = [NewTask("q", f"t{n}", request_id="~9.mine.0" if n == 4 else None) for n in range(8)]
-        outcomes = await asyncio.gather(*map(client.enqueue, tasks), return_exceptions=True)
-        assert [isinstance(outcome, InvalidArgument) for outcome in outcomes] == [n == 4 for n in range(8)]
-        with pytest.raises(InvalidArgument, match="follow_ups"):
-            await client.ack(CLAIM, follow_ups=[NewTask("q", "t", request_id="~9.mine.0")])
-        await client.enqueue(NewTask("q", "t", request_id="~mine"))
+    tasks = [NewTask("q", f"t{n}", request_id="~9.mine.0" if n == 4 else None) for n in range(8)]
+    outcomes = await asyncio.gather(*map(client.enqueue, tasks), return_exceptions=True)
+    assert [isinstance(outcome, InvalidArgument) for outcome in outcomes] == [n == 4 for n in range(8)]
+    with pytest.raises(InvalidArgument, match="follow_ups"):
+        await client.ack(CLAIM, follow_ups=[NewTask("q", "t", request_id="~9.mine.0")])
+    await client.enqueue(NewTask("q", "t", request_id="~mine"))
 
 
 async def test_straight_to_the_leaders_ids_are_of_sets_that_the_map_knows(cluster: Cluster) -> None:
@@ -311,19 +296,21 @@ def test_straight_to_the_leaders_an_id_of_an_unknown_set_is_sent_nowhere(known: 
 # ---------------------------------------------------------------------------------- follow-ups that go to other shards
 
 
-async def test_a_follow_up_on_its_way_to_another_shard_has_no_id_yet(server: ScriptedServer) -> None:
+async def test_a_follow_up_on_its_way_to_another_shard_has_no_id_yet(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     follow_ups = [pb.Accepted(task_id=task_id(0)), pb.Accepted()]
     server.on("Ack", pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked(follow_ups=follow_ups))]))
-    async with AsyncClient(server.address) as client:
-        acked = await client.ack(CLAIM, follow_ups=[NewTask("here", "t"), NewTask("away", "t")])
+    acked = await client.ack(CLAIM, follow_ups=[NewTask("here", "t"), NewTask("away", "t")])
     assert acked == Acked((Accepted(task_id(0)), Accepted("")))
 
 
-async def test_too_many_follow_ups_on_their_way_are_something_that_passes(server: ScriptedServer) -> None:
+async def test_too_many_follow_ups_on_their_way_are_something_that_passes(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     """As an overload, so that a worker acks again instead of losing what was done."""
     refused = pb.AckOutcome(rejection=refusal("OUTBOX_FULL", retry_after_ms=500))
     server.on("Ack", pb.AckResponse(outcomes=[refused]))
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(Overloaded) as full:
-            await client.ack(CLAIM, follow_ups=[NewTask("away", "t")])
+    with pytest.raises(Overloaded) as full:
+        await client.ack(CLAIM, follow_ups=[NewTask("away", "t")])
     assert (full.value.reason, full.value.retry_after_ms) == ("OUTBOX_FULL", 500)

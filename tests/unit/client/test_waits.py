@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -34,12 +34,6 @@ from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
 Code = grpc.StatusCode
 LOST = Refusal(Code.UNAVAILABLE)
 UNKNOWN = pb.WaitOutcome(rejection=pb.Rejection(reason="TASK_NOT_FOUND", message="Expected a task."))
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
 
 
 def outcome(task_id: str, state: "pb.TaskState" = pb.TASK_STATE_SUCCEEDED, **fields: object) -> pb.WaitOutcome:
@@ -96,10 +90,9 @@ async def test_a_result_that_is_gone_is_told_from_none(server: ScriptedServer, s
         Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED", retry_after_ms=20),
     ],
 )
-async def test_a_wait_goes_on_through_trouble(server: ScriptedServer, trouble: Refusal) -> None:
+async def test_a_wait_goes_on_through_trouble(server: ScriptedServer, client: AsyncClient, trouble: Refusal) -> None:
     server.on("WaitTasks", trouble, trouble, READY, trouble, DONE)
-    async with AsyncClient(server.address) as client:
-        assert (await client.wait_task("id-1", timeout_s=60)).result == b"42"
+    assert (await client.wait_task("id-1", timeout_s=60)).result == b"42"
     waits_ms = [request.wait_ms for request in server.requests["WaitTasks"]]
     assert len(waits_ms) == 5
 
@@ -114,32 +107,29 @@ async def test_a_wait_goes_on_when_the_server_falls_silent(
     assert len(server.requests["WaitTasks"]) >= 2
 
 
-async def test_a_wait_goes_on_through_a_restart(server: ScriptedServer) -> None:
+async def test_a_wait_goes_on_through_a_restart(server: ScriptedServer, client: AsyncClient) -> None:
     hang = Hang()
     server.on("WaitTasks", hang, DONE)
-    async with AsyncClient(server.address) as client:
-        call = asyncio.create_task(client.wait_task("id-1"))
-        await asyncio.to_thread(hang.arrived.wait)
-        await asyncio.to_thread(server.stop)
-        server.start()
-        assert (await call).result == b"42"
+    call = asyncio.create_task(client.wait_task("id-1"))
+    await asyncio.to_thread(hang.arrived.wait)
+    await asyncio.to_thread(server.stop)
+    server.start()
+    assert (await call).result == b"42"
 
 
-async def test_each_attempt_waits_only_for_what_is_left(server: ScriptedServer) -> None:
+async def test_each_attempt_waits_only_for_what_is_left(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("WaitTasks", READY, LOST, LOST, DONE)
-    async with AsyncClient(server.address) as client:
-        await client.wait_task("id-1", timeout_s=20)
+    await client.wait_task("id-1", timeout_s=20)
     waits_ms = [request.wait_ms for request in server.requests["WaitTasks"]]
     assert waits_ms == sorted(waits_ms, reverse=True)
     assert 10_000 < waits_ms[-1] < waits_ms[0] <= 20_000
 
 
-async def test_the_end_of_the_time_is_an_error_of_its_own(server: ScriptedServer) -> None:
+async def test_the_end_of_the_time_is_an_error_of_its_own(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("WaitTasks", READY)
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(ResultTimeout, match="id-1 did not finish within 0 s") as over:
-            await client.wait_task("id-1", timeout_s=0)
-        assert isinstance(over.value, TimeoutError)
+    with pytest.raises(ResultTimeout, match="id-1 did not finish within 0 s") as over:
+        await client.wait_task("id-1", timeout_s=0)
+    assert isinstance(over.value, TimeoutError)
     assert [request.wait_ms for request in server.requests["WaitTasks"]] == [0]
 
 
@@ -156,10 +146,9 @@ async def test_time_that_is_over_without_an_answer_is_over_too(server: ScriptedS
             await client.wait_tasks(["id-1"], timeout_s=0.1)
 
 
-async def test_what_was_known_before_the_server_went_is_returned(server: ScriptedServer) -> None:
+async def test_what_was_known_before_the_server_went_is_returned(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("WaitTasks", READY, LOST)
-    async with AsyncClient(server.address) as client:
-        [task] = await client.wait_tasks(["id-1"], timeout_s=0.3)
+    [task] = await client.wait_tasks(["id-1"], timeout_s=0.3)
     assert isinstance(task, TaskInfo)
     assert task.state == TaskState.READY
 
@@ -175,12 +164,11 @@ async def test_what_was_known_before_the_server_went_is_returned(server: Scripte
     ],
 )
 async def test_what_waiting_cannot_mend_is_raised_at_once(
-    server: ScriptedServer, refusal: Refusal, kind: type[Exception]
+    server: ScriptedServer, client: AsyncClient, refusal: Refusal, kind: type[Exception]
 ) -> None:
     server.on("WaitTasks", refusal)
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(kind):
-            await client.wait_task("id-1", timeout_s=60)
+    with pytest.raises(kind):
+        await client.wait_task("id-1", timeout_s=60)
     assert len(server.requests["WaitTasks"]) == 1
 
 
@@ -193,44 +181,42 @@ async def test_retry_can_be_switched_off(server: ScriptedServer) -> None:
             await client.wait_tasks(["id-1"], timeout_s=60)
 
 
-async def test_an_unknown_task_is_not_waited_for(server: ScriptedServer) -> None:
+async def test_an_unknown_task_is_not_waited_for(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("WaitTasks", answer(UNKNOWN))
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(NotFound):
-            await client.wait_task("id-1")
-        [refused] = await client.wait_tasks(["id-1"])
+    with pytest.raises(NotFound):
+        await client.wait_task("id-1")
+    [refused] = await client.wait_tasks(["id-1"])
     assert isinstance(refused, NotFound)
 
 
-async def test_only_what_is_unfinished_is_asked_for_again(server: ScriptedServer) -> None:
+async def test_only_what_is_unfinished_is_asked_for_again(server: ScriptedServer, client: AsyncClient) -> None:
     first = answer(outcome("a"), outcome("b", pb.TASK_STATE_CLAIMED), UNKNOWN, outcome("d", pb.TASK_STATE_READY))
     server.on("WaitTasks", first, answer_each(outcome))
-    async with AsyncClient(server.address) as client:
-        results = await client.wait_tasks(["a", "b", "c", "d"])
+    results = await client.wait_tasks(["a", "b", "c", "d"])
     assert [list(request.task_ids) for request in server.requests["WaitTasks"]] == [["a", "b", "c", "d"], ["b", "d"]]
     assert [isinstance(result, Rejected) for result in results] == [False, False, True, False]
     assert [result.task_id for result in results if isinstance(result, TaskInfo)] == ["a", "b", "d"]
 
 
-async def test_any_number_of_tasks_can_be_waited_for(server: ScriptedServer) -> None:
+async def test_any_number_of_tasks_can_be_waited_for(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("WaitTasks", answer_each(outcome))
     ids = [f"id-{n}" for n in range(2_500)] + ["id-0"]
-    async with AsyncClient(server.address) as client:
-        assert await client.wait_tasks([]) == []
-        results = await client.wait_tasks(ids)
+    assert await client.wait_tasks([]) == []
+    results = await client.wait_tasks(ids)
     assert [result.task_id for result in results if isinstance(result, TaskInfo)] == ids
     assert [len(request.task_ids) for request in server.requests["WaitTasks"]] == [1_000, 1_000, 501]
 
 
-async def test_when_the_time_is_over_the_rest_is_looked_at_without_waiting(server: ScriptedServer) -> None:
+async def test_when_the_time_is_over_the_rest_is_looked_at_without_waiting(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
     server.on("WaitTasks", answer_each(lambda task_id: outcome(task_id, pb.TASK_STATE_READY)))
-    async with AsyncClient(server.address) as client:
-        results = await client.wait_tasks([f"id-{n}" for n in range(2_001)], timeout_s=0)
+    results = await client.wait_tasks([f"id-{n}" for n in range(2_001)], timeout_s=0)
     assert len(results) == 2_001
     assert [request.wait_ms for request in server.requests["WaitTasks"]] == [0, 0, 0]
 
 
-async def test_results_that_did_not_fit_are_fetched(server: ScriptedServer) -> None:
+async def test_results_that_did_not_fit_are_fetched(server: ScriptedServer, client: AsyncClient) -> None:
     """As a server does it: the first result of an answer always fits."""
 
     def one_fits(request: pb.WaitTasksRequest) -> pb.WaitTasksResponse:
@@ -238,25 +224,22 @@ async def test_results_that_did_not_fit_are_fetched(server: ScriptedServer) -> N
         return answer(outcome(first, result=first.encode()), *(outcome(name, result_omitted=True) for name in others))
 
     server.on("WaitTasks", one_fits)
-    async with AsyncClient(server.address) as client:
-        results = await client.wait_tasks(["a", "b", "c"])
+    results = await client.wait_tasks(["a", "b", "c"])
     assert [result.result for result in results if isinstance(result, TaskInfo)] == [b"a", b"b", b"c"]
     assert [list(request.task_ids) for request in server.requests["WaitTasks"]] == [["a", "b", "c"], ["b", "c"], ["c"]]
 
 
-async def test_a_result_that_never_comes_is_not_asked_for_for_ever(server: ScriptedServer) -> None:
+async def test_a_result_that_never_comes_is_not_asked_for_for_ever(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("WaitTasks", answer_each(lambda task_id: outcome(task_id, result_omitted=True)))
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(UnexpectedAnswer):
-            await client.wait_tasks(["a"])
+    with pytest.raises(UnexpectedAnswer):
+        await client.wait_tasks(["a"])
 
 
 @pytest.mark.parametrize("bad", ["id-1", [1], [None], ["\ud800"], 7])
-async def test_what_are_no_ids_is_refused(server: ScriptedServer, bad: list[str]) -> None:
+async def test_what_are_no_ids_is_refused(server: ScriptedServer, client: AsyncClient, bad: list[str]) -> None:
     server.on("WaitTasks", DONE)
-    async with AsyncClient(server.address) as client:
-        with pytest.raises(InvalidArgument):
-            await client.wait_tasks(bad)
+    with pytest.raises(InvalidArgument):
+        await client.wait_tasks(bad)
     assert server.requests["WaitTasks"] == []
 
 
@@ -283,7 +266,6 @@ async def test_a_time_limit_that_is_none_is_refused_at_once(server: ScriptedServ
     assert not server.requests
 
 
-async def test_a_wait_may_have_no_end(server: ScriptedServer) -> None:
+async def test_a_wait_may_have_no_end(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("WaitTasks", DONE)
-    async with AsyncClient(server.address) as client:
-        assert (await client.wait_task("id-1", timeout_s=math.inf)).result == b"42"
+    assert (await client.wait_task("id-1", timeout_s=math.inf)).result == b"42"

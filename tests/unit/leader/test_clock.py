@@ -22,8 +22,12 @@ def source() -> FakeTime:
     return FakeTime()
 
 
-def test_starts_at_the_wall_clock_and_counts_with_it(source: FakeTime) -> None:
-    clock = ShardClock(source, 0)
+@pytest.fixture
+def clock(source: FakeTime) -> ShardClock:
+    return ShardClock(source, 0)
+
+
+def test_starts_at_the_wall_clock_and_counts_with_it(clock: ShardClock, source: FakeTime) -> None:
     assert clock.now_ms() == START_MS
     source.pass_ms(1234)
     assert clock.now_ms() == START_MS + 1234
@@ -31,8 +35,7 @@ def test_starts_at_the_wall_clock_and_counts_with_it(source: FakeTime) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS, STEP_MS + 1, -STEP_MS - 1])
-def test_a_jump_is_not_followed(source: FakeTime, jump_ms: int) -> None:
-    clock = ShardClock(source, 0)
+def test_a_jump_is_not_followed(clock: ShardClock, source: FakeTime, jump_ms: int) -> None:
     source.wall += jump_ms
     for seconds in range(1, 121):
         source.pass_ms(1000)
@@ -42,8 +45,7 @@ def test_a_jump_is_not_followed(source: FakeTime, jump_ms: int) -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS])
-def test_a_jump_that_is_undone_is_forgotten(source: FakeTime, jump_ms: int) -> None:
-    clock = ShardClock(source, 0)
+def test_a_jump_that_is_undone_is_forgotten(clock: ShardClock, source: FakeTime, jump_ms: int) -> None:
     source.wall += jump_ms
     clock.now_ms()
     source.wall -= jump_ms
@@ -68,9 +70,8 @@ def test_the_largest_drift_is_followed_slowly(source: FakeTime, drift_ms: int, f
 
 
 @pytest.mark.parametrize("drift_ms", [0, STEP_MS, -STEP_MS])
-def test_no_duration_is_shorter_than_clocks_drift(source: FakeTime, drift_ms: int) -> None:
+def test_no_duration_is_shorter_than_clocks_drift(clock: ShardClock, source: FakeTime, drift_ms: int) -> None:
     """What is to take a minute of the shard takes a minute of a worker."""
-    clock = ShardClock(source, 0)
     source.wall += drift_ms
     ends_ms = clock.now_ms() + MINUTE_MS
     source.pass_ms(MINUTE_MS / (1 + FAST_PPM / 1e6) - 1)
@@ -95,8 +96,7 @@ def test_a_start_says_whether_time_was_stepped(source: FakeTime, last_applied_ms
     assert clock.now_ms() == max(last_applied_ms, START_MS)
 
 
-def test_a_jump_is_adopted_at_the_next_start(source: FakeTime) -> None:
-    clock = ShardClock(source, 0)
+def test_a_jump_is_adopted_at_the_next_start(clock: ShardClock, source: FakeTime) -> None:
     source.wall += DAY_MS
     last_ms = clock.now_ms()
     restarted = ShardClock(source, last_ms)
@@ -123,29 +123,25 @@ def test_whatever_the_wall_clock_does_time_runs_forward_at_its_pace(
         assert now_ms >= before_ms
 
 
-def test_a_monotonic_clock_that_fails_its_promise_does_not_take_time_back(source: FakeTime) -> None:
-    clock = ShardClock(source, 0)
+def test_a_monotonic_clock_that_fails_its_promise_does_not_take_time_back(clock: ShardClock, source: FakeTime) -> None:
     source.monotonic -= 1000
     assert clock.now_ms() == START_MS
 
 
-def test_a_suspended_machine_counts_the_time_it_slept(source: FakeTime) -> None:
-    clock = ShardClock(source, 0)
+def test_a_suspended_machine_counts_the_time_it_slept(clock: ShardClock, source: FakeTime) -> None:
     source.pass_ms(DAY_MS)
     assert clock.now_ms() == START_MS + DAY_MS
     assert not clock.jumped
 
 
-def test_time_is_not_before_what_was_applied(source: FakeTime) -> None:
-    clock = ShardClock(source, 0)
+def test_time_is_not_before_what_was_applied(clock: ShardClock, source: FakeTime) -> None:
     clock.not_before(START_MS + 400)
     assert clock.now_ms() == START_MS + 400
     clock.not_before(START_MS + 100)
     assert clock.now_ms() == START_MS + 400
 
 
-def test_a_node_alone_never_steps_while_it_leads(source: FakeTime) -> None:
-    clock = ShardClock(source, 0)
+def test_a_node_alone_never_steps_while_it_leads(clock: ShardClock, source: FakeTime) -> None:
     source.wall += DAY_MS
     for _ in range(60):
         source.pass_ms(1000)

@@ -62,6 +62,11 @@ class Group:
 # --- how a leadership starts --------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def group() -> Group:
+    return Group(2)
+
+
 @pytest.mark.parametrize("off_ms", [YEAR_MS, -YEAR_MS])
 def test_a_new_shard_starts_at_the_time_of_the_majority(off_ms: int) -> None:
     clock = Group(2, off_ms=off_ms).clock()
@@ -79,8 +84,7 @@ def test_a_majority_that_is_far_ahead_is_a_step() -> None:
 
 
 @pytest.mark.parametrize(("behind_ms", "stepped"), [(STEP_MS, False), (STEP_MS + 1, True)])
-def test_a_majority_that_is_a_little_ahead_is_approached_slowly(behind_ms: int, stepped: bool) -> None:
-    group = Group(2)
+def test_a_majority_that_is_a_little_ahead_is_approached_slowly(group: Group, behind_ms: int, stepped: bool) -> None:
     known_ms = START_MS - behind_ms
     clock = group.clock(known_ms, continued=Continued(known_ms, known_ms))
     assert clock.started_by_step is stepped
@@ -97,8 +101,7 @@ def test_who_has_heard_of_no_time_begins_with_that_of_the_majority() -> None:
     assert clock.now_ms() == START_MS
 
 
-def test_the_former_leader_is_carried_on() -> None:
-    group = Group(2)
+def test_the_former_leader_is_carried_on(group: Group) -> None:
     clock = group.clock(START_MS - HOUR_MS, continued=Continued(START_MS - 400, START_MS - 300))
     assert not clock.started_by_step, "an idle shard has old entries, but its time was known all along"
     assert clock.now_ms() == START_MS - 300
@@ -117,14 +120,12 @@ def test_a_former_leader_is_carried_on_so_that_nothing_is_early(least_ms: int, m
     assert clock.now_ms() == START_MS + begins_ms
 
 
-def test_without_a_majority_a_former_leader_is_carried_on_at_its_slowest() -> None:
-    group = Group(2)
+def test_without_a_majority_a_former_leader_is_carried_on_at_its_slowest(group: Group) -> None:
     group.heard = set()
     assert group.clock(0, continued=Continued(START_MS - 400, START_MS - 300)).now_ms() == START_MS - 400
 
 
-def test_shard_time_that_is_ahead_of_the_majority_waits_for_it() -> None:
-    group = Group(2)
+def test_shard_time_that_is_ahead_of_the_majority_waits_for_it(group: Group) -> None:
     clock = group.clock(START_MS + HOUR_MS)
     assert clock.now_ms() == START_MS + HOUR_MS
     group.pass_ms(1000)
@@ -182,8 +183,7 @@ def test_the_own_clock_counts_for_nothing_against_a_majority(peers: int, jump_ms
 
 
 @pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS])
-def test_nor_does_it_once_the_evidence_is_lost(jump_ms: int) -> None:
-    group = Group(2)
+def test_nor_does_it_once_the_evidence_is_lost(group: Group, jump_ms: int) -> None:
     clock = group.clock()
     group.source.wall += jump_ms
     group.run(clock, 1000)
@@ -194,8 +194,7 @@ def test_nor_does_it_once_the_evidence_is_lost(jump_ms: int) -> None:
 
 
 @pytest.mark.parametrize("creep_ms", [200, -200])
-def test_a_clock_that_creeps_away_is_not_followed_while_nobody_can_contradict_it(creep_ms: int) -> None:
-    group = Group(2)
+def test_a_clock_that_creeps_away_is_not_followed_while_nobody_can_contradict_it(group: Group, creep_ms: int) -> None:
     clock = group.clock()
     group.heard = set()
     for _ in range(60):
@@ -205,8 +204,7 @@ def test_a_clock_that_creeps_away_is_not_followed_while_nobody_can_contradict_it
     assert clock.jumped
 
 
-def test_a_group_that_shrinks_to_one_goes_on_from_what_was_believed() -> None:
-    group = Group(2)
+def test_a_group_that_shrinks_to_one_goes_on_from_what_was_believed(group: Group) -> None:
     clock = group.clock()
     group.names = ["me"]
     group.run(clock, 1000)
@@ -218,8 +216,7 @@ def test_a_group_that_shrinks_to_one_goes_on_from_what_was_believed() -> None:
     assert clock.now_ms() == group.source.wall - DAY_MS
 
 
-def test_a_majority_that_drifts_is_followed_slowly() -> None:
-    group = Group(2)
+def test_a_majority_that_drifts_is_followed_slowly(group: Group) -> None:
     clock = group.clock()
     group.off_ms.update(p0=900, p1=900)
     group.run(clock, MINUTE_MS)
@@ -232,8 +229,7 @@ def test_a_majority_that_drifts_is_followed_slowly() -> None:
     assert clock.now_ms() == group.true_ms - 900
 
 
-def test_a_majority_that_stays_ahead_asks_for_a_step() -> None:
-    group = Group(2)
+def test_a_majority_that_stays_ahead_asks_for_a_step(group: Group) -> None:
     clock = group.clock()
     group.off_ms.update(p0=DAY_MS, p1=DAY_MS + 5)
     group.run(clock, STEP_PATIENCE_MS)
@@ -252,8 +248,7 @@ def test_a_majority_that_stays_ahead_asks_for_a_step() -> None:
     assert clock.step_wanted_ms() is None
 
 
-def test_a_majority_that_was_ahead_for_a_moment_asks_for_nothing() -> None:
-    group = Group(2)
+def test_a_majority_that_was_ahead_for_a_moment_asks_for_nothing(group: Group) -> None:
     clock = group.clock()
     for _ in range(10):
         group.off_ms.update(p0=DAY_MS, p1=DAY_MS)
@@ -264,8 +259,7 @@ def test_a_majority_that_was_ahead_for_a_moment_asks_for_nothing() -> None:
         assert clock.step_wanted_ms() is None
 
 
-def test_a_step_needs_the_majority_to_the_end() -> None:
-    group = Group(2)
+def test_a_step_needs_the_majority_to_the_end(group: Group) -> None:
     clock = group.clock()
     group.off_ms.update(p0=DAY_MS, p1=DAY_MS)
     group.run(clock, STEP_PATIENCE_MS - 1000)
@@ -274,8 +268,7 @@ def test_a_step_needs_the_majority_to_the_end() -> None:
     assert clock.step_wanted_ms() is None
 
 
-def test_a_group_that_grows_is_asked() -> None:
-    group = Group(2)
+def test_a_group_that_grows_is_asked(group: Group) -> None:
     everyone = group.names
     group.names = ["me"]
     clock = group.clock(START_MS - HOUR_MS)
@@ -299,8 +292,7 @@ def test_delays_in_one_direction_do_not_hold_time_back_for_long() -> None:
     assert clock.now_ms() == group.true_ms - 30
 
 
-def test_a_machine_that_was_suspended_goes_on_at_the_right_time() -> None:
-    group = Group(2)
+def test_a_machine_that_was_suspended_goes_on_at_the_right_time(group: Group) -> None:
     clock = group.clock()
     group.run(clock, 1000)
     sent_before_ms = group.true_ms

@@ -1,7 +1,7 @@
 """Leadership won and lost: who is told what, nobody is told twice, and what is in the log is applied once."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -56,8 +56,10 @@ class Replica(SmallShard):
 
 
 @pytest.fixture
-async def replica() -> Replica:
-    return Replica()
+async def replica() -> AsyncIterator[Replica]:
+    replica = Replica()
+    yield replica
+    await replica.stop()
 
 
 async def refused(work: "Coroutine[Any, Any, Any] | asyncio.Task[Any]") -> RefusedError:
@@ -177,7 +179,6 @@ async def test_an_entry_that_another_leader_commits_is_applied_once_and_answered
     await replica.round()
     assert replica.enqueued() == 3
     assert len(await replica.claim(tasks_max=10)) == 3
-    await replica.stop()
 
 
 async def test_an_entry_that_another_leader_cuts_is_not_applied(replica: Replica) -> None:
@@ -223,7 +224,6 @@ async def test_an_alert_that_is_lost_with_its_leader_is_told_by_the_next_one_at_
     assert reported.messages == [], "it may not serve before its first entry is applied: it may not know all"
     await replica.round()
     assert [(message["queue"], message["dead"]) for message in reported.messages] == [(QUEUE.decode(), 1)]
-    await replica.stop()
 
 
 async def test_leadership_lost_and_won_between_two_rounds_is_not_the_same_leadership(replica: Replica) -> None:
@@ -240,7 +240,6 @@ async def test_leadership_lost_and_won_between_two_rounds_is_not_the_same_leader
     await replica.round()
     assert replica.serves()
     assert replica.enqueued() == 0
-    await replica.stop()
 
 
 async def test_everyone_who_waits_is_sent_to_the_leader(replica: Replica) -> None:
@@ -305,7 +304,6 @@ async def test_it_serves_once_an_entry_of_its_own_is_applied(replica: Replica) -
     assert replica.shard.time_ms() == replica.time.now_ms
     assert replica.said == [False, True]
     assert await replica.enqueue()
-    await replica.stop()
 
 
 async def test_leadership_lost_before_it_began_is_not_talked_about(replica: Replica) -> None:
@@ -329,7 +327,6 @@ async def test_a_first_entry_of_an_old_term_does_not_open_a_new_one(replica: Rep
     assert not replica.serves()
     await replica.round()
     assert replica.serves()
-    await replica.stop()
 
 
 async def test_a_claim_in_flight_that_was_committed_holds_and_its_repeat_finds_it(replica: Replica) -> None:
@@ -350,7 +347,6 @@ async def test_a_claim_in_flight_that_was_committed_holds_and_its_repeat_finds_i
     [again] = await replica.claim(request_id=b"r")
     assert again.task_id == task_id
     assert not isinstance(await replica.ack(again), RefusedError)
-    await replica.stop()
 
 
 async def test_a_claim_in_flight_that_was_cut_is_handed_out_again(replica: Replica) -> None:
@@ -371,7 +367,6 @@ async def test_a_claim_in_flight_that_was_cut_is_handed_out_again(replica: Repli
     [again] = await replica.claim()
     assert isinstance(again, Claimed)
     assert again.task_id == task_id
-    await replica.stop()
 
 
 async def test_a_repeated_enqueue_is_one_task_whoever_committed_the_first(replica: Replica) -> None:
@@ -388,7 +383,6 @@ async def test_a_repeated_enqueue_is_one_task_whoever_committed_the_first(replic
     assert isinstance(outcome, Accepted)
     assert outcome.duplicate
     assert replica.enqueued() == 1
-    await replica.stop()
 
 
 async def test_while_handing_over_nothing_new_goes_into_the_log(replica: Replica) -> None:

@@ -16,11 +16,6 @@ from tests.unit.replica.small_shard import SmallShard, refusal, settle
 OTHER = b"other"
 
 
-@pytest.fixture
-async def small() -> SmallShard:
-    return SmallShard()
-
-
 def ids(claims: list[Claimed]) -> list[bytes]:
     return [claim.task_id for claim in claims]
 

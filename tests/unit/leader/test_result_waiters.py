@@ -19,11 +19,6 @@ STRANGER = bytes(16)
 Found = list[Execution | None]
 
 
-@pytest.fixture
-async def small() -> SmallShard:
-    return SmallShard()
-
-
 def result_waiters_of(small: SmallShard) -> ResultWaiters:
     assert small.shard._leading is not None
     return small.shard._leading.result_waiters

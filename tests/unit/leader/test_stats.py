@@ -76,8 +76,12 @@ def names(page: queues_pb.ListWorkersResponse) -> list[str]:
 # --- rates ----------------------------------------------------------------------------------------------------
 
 
-def test_rates_are_changes_over_the_time_that_they_took() -> None:
-    counted = Counted()
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+def test_rates_are_changes_over_the_time_that_they_took(counted: Counted) -> None:
     task_ids = counted.enqueue(100)
     counted.pass_samples(2)
     for task_id in task_ids[:50]:
@@ -88,16 +92,14 @@ def test_rates_are_changes_over_the_time_that_they_took() -> None:
     assert counted.rates() == (5.0, 2.55, 2.5, 0.05)
 
 
-def test_the_first_batch_of_a_new_queue_counts() -> None:
-    counted = Counted()
+def test_the_first_batch_of_a_new_queue_counts(counted: Counted) -> None:
     counted.enqueue(50)
     assert counted.rates() == (10.0, 0, 0, 0), "over five seconds at least"
     counted.pass_samples(2)
     assert counted.rates() == (5.0, 0, 0, 0)
 
 
-def test_what_is_more_than_a_minute_ago_counts_no_more() -> None:
-    counted = Counted()
+def test_what_is_more_than_a_minute_ago_counts_no_more(counted: Counted) -> None:
     counted.enqueue(60)
     counted.pass_samples(12)
     assert counted.rates()[0] == 1.0
@@ -106,8 +108,7 @@ def test_what_is_more_than_a_minute_ago_counts_no_more() -> None:
     assert counted.rates()[0] == pytest.approx(0.1, rel=0.2)
 
 
-def test_a_queue_that_rested_counts_from_its_first_batch_again() -> None:
-    counted = Counted()
+def test_a_queue_that_rested_counts_from_its_first_batch_again(counted: Counted) -> None:
     counted.enqueue(60)
     counted.pass_samples(2 * SAMPLES_MAX)
     assert not counted.stats._rates._samples
@@ -119,8 +120,7 @@ def test_a_queue_that_rested_counts_from_its_first_batch_again() -> None:
     assert counted.rates()[0] == 2.0
 
 
-def test_a_failure_after_a_long_rest_counts() -> None:
-    counted = Counted()
+def test_a_failure_after_a_long_rest_counts(counted: Counted) -> None:
     (task_id,) = counted.enqueue(1)
     token = counted.claim(task_id)
     counted.pass_samples(2 * SAMPLES_MAX)
@@ -131,8 +131,7 @@ def test_a_failure_after_a_long_rest_counts() -> None:
     assert counted.rates() == (0, 0, 0, 0.1)
 
 
-def test_tasks_that_came_for_later_while_a_queue_rested_are_no_burst() -> None:
-    counted = Counted()
+def test_tasks_that_came_for_later_while_a_queue_rested_are_no_burst(counted: Counted) -> None:
     counted.enqueue(1)
     counted.pass_samples(2 * SAMPLES_MAX)
     counted.enqueue(1000, run_at_ms=counted.shard.now_ms + 3_600_000)
@@ -141,22 +140,19 @@ def test_tasks_that_came_for_later_while_a_queue_rested_are_no_burst() -> None:
     assert counted.rates()[0] == 1.0
 
 
-def test_a_first_batch_counts_though_its_tasks_start_later() -> None:
-    counted = Counted()
+def test_a_first_batch_counts_though_its_tasks_start_later(counted: Counted) -> None:
     counted.enqueue(300, run_at_ms=counted.shard.now_ms + 600_000)
     assert counted.rates() == (60.0, 0, 0, 0)
 
 
-def test_a_first_batch_counts_though_some_of_it_starts_later() -> None:
-    counted = Counted()
+def test_a_first_batch_counts_though_some_of_it_starts_later(counted: Counted) -> None:
     later = new_task(run_at_ms=counted.shard.now_ms + 600_000)
     counted.shard.enqueue_all(*[new_task()] * 300, later)
     counted.stats.follow(counted.shard.effects)
     assert counted.rates() == (60.2, 0, 0, 0)
 
 
-def test_rare_batches_that_start_later_count_each_time() -> None:
-    counted = Counted()
+def test_rare_batches_that_start_later_count_each_time(counted: Counted) -> None:
     for _ in range(3):
         counted.enqueue(100, run_at_ms=counted.shard.now_ms + 86_400_000)
         assert counted.rates() == (20.0, 0, 0, 0)
@@ -164,8 +160,7 @@ def test_rare_batches_that_start_later_count_each_time() -> None:
         assert not counted.stats._rates._samples
 
 
-def test_tasks_whose_time_comes_are_not_new() -> None:
-    counted = Counted()
+def test_tasks_whose_time_comes_are_not_new(counted: Counted) -> None:
     [task_id] = counted.enqueue(1, run_at_ms=counted.shard.now_ms + 600_000)
     counted.stats = Stats(counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
     counted.shard.now_ms += 600_000
@@ -174,8 +169,7 @@ def test_tasks_whose_time_comes_are_not_new() -> None:
     assert counted.rates() == (0, 0, 0, 0)
 
 
-def test_a_new_leader_begins_at_nothing() -> None:
-    counted = Counted()
+def test_a_new_leader_begins_at_nothing(counted: Counted) -> None:
     counted.enqueue(1000)
     counted.stats = Stats(counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
     assert counted.rates() == (0, 0, 0, 0)
@@ -185,16 +179,14 @@ def test_a_new_leader_begins_at_nothing() -> None:
     assert counted.rates()[0] == 0.5
 
 
-def test_the_first_batch_of_a_new_leader_counts() -> None:
-    counted = Counted()
+def test_the_first_batch_of_a_new_leader_counts(counted: Counted) -> None:
     counted.enqueue(1000)
     counted.stats = Stats(counted.shard.machine, now_ms=lambda: counted.shard.now_ms)
     counted.enqueue(5)
     assert counted.rates() == (1.0, 0, 0, 0)
 
 
-def test_a_queue_that_is_not_there_has_no_rates() -> None:
-    counted = Counted()
+def test_a_queue_that_is_not_there_has_no_rates(counted: Counted) -> None:
     assert counted.rates(b"nobody") == (0, 0, 0, 0)
     assert not counted.stats._rates._samples
 
@@ -215,8 +207,7 @@ def test_the_number_of_watched_queues_is_bounded(monkeypatch: pytest.MonkeyPatch
 # --- latencies ------------------------------------------------------------------------------------------------
 
 
-def test_latencies_are_counted_by_type() -> None:
-    counted = Counted()
+def test_latencies_are_counted_by_type(counted: Counted) -> None:
     mail, bill = counted.enqueue(1, type=b"mail")[0], counted.enqueue(1, type=b"bill")[0]
     counted.shard.now_ms += 30
     token = counted.claim(mail)
@@ -240,8 +231,7 @@ def timings(*reported: tuple[bytes, bytes, int]) -> Effects:
     return effects
 
 
-def test_types_beyond_the_bound_are_counted_together() -> None:
-    counted = Counted()
+def test_types_beyond_the_bound_are_counted_together(counted: Counted) -> None:
     many = [(QUEUE, b"type-%d" % number, READY_TO_CLAIM) for number in range(TYPES_MAX + 20)]
     counted.stats.follow(timings(*many, *many))
     found = {name: sum(ready.counts) for _, name, ready, _ in counted.stats.latencies()}
@@ -274,8 +264,7 @@ def test_timed_queues_are_bounded_and_those_that_rest_make_room(monkeypatch: pyt
 # --- workers --------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_asks_is_seen_and_waits_until_it_is_answered() -> None:
-    counted = Counted()
+def test_a_worker_that_asks_is_seen_and_waits_until_it_is_answered(counted: Counted) -> None:
     counted.shard.now_ms = 80
     with counted.stats.worker_asks(b"ann", [b"mail", b"bills"], 77):
         (worker,) = counted.workers().workers
@@ -287,14 +276,12 @@ def test_a_worker_that_asks_is_seen_and_waits_until_it_is_answered() -> None:
     assert (worker.worker, worker.last_seen_ms, list(worker.queues), worker.is_waiting) == ("ann", 78, ["mail"], False)
 
 
-def test_a_worker_without_a_name_is_nobody() -> None:
-    counted = Counted()
+def test_a_worker_without_a_name_is_nobody(counted: Counted) -> None:
     with counted.stats.worker_asks(b"", [b"mail"], 77):
         assert not counted.workers().workers
 
 
-def test_workers_that_hold_claims_are_listed_though_nobody_saw_them() -> None:
-    counted = Counted()
+def test_workers_that_hold_claims_are_listed_though_nobody_saw_them(counted: Counted) -> None:
     first, second = counted.enqueue(2)
     counted.shard.claim_all(first, second, worker=b"bob")
     with counted.stats.worker_asks(b"ann", [QUEUE], counted.shard.now_ms):
@@ -348,8 +335,7 @@ def test_workers_are_forgotten_when_there_are_too_many_or_they_left_long_ago(mon
         assert names(counted.workers()) == ["c"], "it waits still"
 
 
-def test_a_worker_is_seen_also_when_it_only_reports() -> None:
-    counted = Counted()
+def test_a_worker_is_seen_also_when_it_only_reports(counted: Counted) -> None:
     with counted.stats.worker_asks(b"ann", [b"mail"], 77):
         counted.stats.worker_seen(b"ann", 99)
     counted.stats.worker_seen(b"bob", 98)
@@ -438,16 +424,14 @@ def beat(counted: Counted, state: queues_pb.WorkerState, name: bytes = b"ann") -
     return counted.stats.heartbeat(Heartbeat(name, state, 8, b"1.2", (b"mail",)), counted.shard.now_ms)
 
 
-def test_a_worker_with_heartbeats_is_listed_with_what_it_says() -> None:
-    counted = Counted()
+def test_a_worker_with_heartbeats_is_listed_with_what_it_says(counted: Counted) -> None:
     assert beat(counted, RUNNING) == NO_STATE
     (worker,) = counted.workers().workers
     assert (worker.state, worker.slots, worker.version, list(worker.queues)) == (RUNNING, 8, "1.2", ["mail"])
     assert worker.desired == NO_STATE
 
 
-def test_a_worker_hears_what_is_wanted_until_it_is_so() -> None:
-    counted = Counted()
+def test_a_worker_hears_what_is_wanted_until_it_is_so(counted: Counted) -> None:
     beat(counted, RUNNING)
     assert counted.stats.signal(b"ann", QUIET) == RUNNING
     assert counted.workers().workers[0].desired == QUIET
@@ -462,8 +446,7 @@ def test_a_worker_hears_what_is_wanted_until_it_is_so() -> None:
     assert counted.workers().workers[0].desired == NO_STATE
 
 
-def test_a_worker_with_nothing_left_is_as_quiet_as_it_was_asked_to_be() -> None:
-    counted = Counted()
+def test_a_worker_with_nothing_left_is_as_quiet_as_it_was_asked_to_be(counted: Counted) -> None:
     beat(counted, RUNNING)
     counted.stats.signal(b"ann", QUIET)
     assert beat(counted, DRAINED) == NO_STATE
@@ -473,8 +456,7 @@ def test_a_worker_with_nothing_left_is_as_quiet_as_it_was_asked_to_be() -> None:
     assert [beat(counted, DRAINED), beat(counted, RUNNING)] == [RUNNING, NO_STATE]
 
 
-def test_only_workers_with_heartbeats_can_be_asked_for_something() -> None:
-    counted = Counted()
+def test_only_workers_with_heartbeats_can_be_asked_for_something(counted: Counted) -> None:
     assert counted.stats.signal(b"nobody", QUIET) is None
     counted.stats.worker_seen(b"bob", counted.shard.now_ms)
     assert counted.stats.signal(b"bob", QUIET) is None
@@ -483,8 +465,7 @@ def test_only_workers_with_heartbeats_can_be_asked_for_something() -> None:
     assert counted.stats.signal(b"ann", QUIET) is None
 
 
-def test_a_worker_is_gone_when_it_says_so_or_nothing_is_heard_for_a_minute() -> None:
-    counted = Counted()
+def test_a_worker_is_gone_when_it_says_so_or_nothing_is_heard_for_a_minute(counted: Counted) -> None:
     beat(counted, RUNNING)
     beat(counted, GONE, b"bob")
     counted.stats.worker_seen(b"eve", counted.shard.now_ms)

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
-
 from holdfast.broker.leader.ready_waiters import AwaitWanted
 from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.broker.leader.suspects import (
@@ -26,11 +24,6 @@ from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, QUEUE
 from tests.unit.replica.small_shard import SmallShard, refusal, settle
 
 OTHER = b"other"
-
-
-@pytest.fixture
-async def small() -> SmallShard:
-    return SmallShard()
 
 
 async def die(small: SmallShard, *claims: Claimed) -> None:

@@ -1,5 +1,6 @@
 """A shard in memory for the machine's example tests: entries in, outcomes out, each entry committed at once."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -41,7 +42,14 @@ BACKOFF_MS = 500
 PAUSE_MS = 600_000
 SECRET = 0x5EC2E7  # of every claim
 QUEUE = b"mail"
+NOBODY = bytes(16)  # the id of no task
+WAITING = (READY, DELAYED, RETRY_PENDING)
 ALL_STATES = (READY, CLAIMED, DELAYED, RETRY_PENDING, SUCCEEDED, DEAD, CANCELLED)
+UNTIL_DONE: dict[str, Any] = {"unique_key": b"k", "flags": rows.UNIQUE_UNTIL_DONE}
+
+
+def names(states: Iterable[int]) -> list[str]:
+    return [rows.STATE_NAMES[state] for state in states]
 
 
 def new_task(**changes: Any) -> NewTask:

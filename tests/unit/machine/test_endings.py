@@ -9,7 +9,6 @@ from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine.machine_shard import (
-    ALL_STATES,
     BACKOFF_MS,
     DEAD_KEEP_MS,
     KEEP_MS,
@@ -17,27 +16,12 @@ from tests.unit.machine.machine_shard import (
     PAUSE_MS,
     QUEUE,
     START_MS,
+    WAITING,
     Shard,
     code,
+    names,
     new_task,
 )
-
-NOBODY = bytes(16)
-WAITING = (READY, DELAYED, RETRY_PENDING)
-
-
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
-
-
-def names(states: tuple[int, ...]) -> list[str]:
-    return [rows.STATE_NAMES[state] for state in states]
-
-
-def others(*states: int) -> tuple[int, ...]:
-    return tuple(state for state in ALL_STATES if state not in states)
-
 
 # --- Ack -------------------------------------------------------------------------------------------------------------
 

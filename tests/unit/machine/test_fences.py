@@ -12,11 +12,6 @@ from holdfast.machine.rows import DEAD, READY
 from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, WINDOW_MS, Shard, code, new_task
 
 
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
-
-
 def test_the_first_answer_of_one_task_is_not_given_for_another(shard: Shard) -> None:
     acked, held = shard.enqueue(), shard.enqueue()
     token = shard.claim(acked)

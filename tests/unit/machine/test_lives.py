@@ -18,20 +18,15 @@ from tests.unit.machine.machine_shard import (
     LEASE_MS,
     QUEUE,
     START_MS,
+    UNTIL_DONE,
     WINDOW_MS,
     Shard,
     code,
     new_task,
 )
 
-UNTIL_DONE = {"unique_key": b"k", "flags": rows.UNIQUE_UNTIL_DONE}
 WHILE_WAITING = {"unique_key": b"k", "flags": rows.UNIQUE_WHILE_WAITING}
 SCOPES = pytest.mark.parametrize("scope", [UNTIL_DONE, WHILE_WAITING], ids=["until done", "while waiting"])
-
-
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
 
 
 # --- Request ids -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,11 +18,6 @@ from holdfast.machine.rows import CLAIMED, DEAD, READY, SUCCEEDED
 from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, QUEUE, START_MS, WINDOW_MS, Shard, code, new_task
 
 AWAY = 2
-
-
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
 
 
 def remote_follow_ups(*envelopes: bytes, destination: int = AWAY) -> tuple[RemoteFollowUp, ...]:

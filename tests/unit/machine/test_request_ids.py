@@ -11,16 +11,10 @@ from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Moved
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
-from tests.unit.machine.machine_shard import KEEP_MS, PAUSE_MS, QUEUE, WINDOW_MS, Shard, code, new_task
+from tests.unit.machine.machine_shard import KEEP_MS, PAUSE_MS, QUEUE, UNTIL_DONE, WINDOW_MS, Shard, code, new_task
 
 KEY = keys.dedup(QUEUE, b"r")
 SHORT_MS = 1_000
-UNTIL_DONE = {"unique_key": b"k", "flags": rows.UNIQUE_UNTIL_DONE}
-
-
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
 
 
 def again(shard: Shard, **changes: Any) -> Accepted:

@@ -16,25 +16,15 @@ from tests.unit.machine.machine_shard import (
     ALL_STATES,
     KEEP_MS,
     LEASE_MS,
+    NOBODY,
     QUEUE,
     START_MS,
+    WAITING,
     WINDOW_MS,
     Shard,
     code,
     new_task,
 )
-
-NOBODY = bytes(16)
-WAITING = (READY, DELAYED, RETRY_PENDING)
-
-
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
-
-
-def names(states: tuple[int, ...]) -> list[str]:
-    return [rows.STATE_NAMES[state] for state in states]
 
 
 def others(*states: int) -> tuple[int, ...]:

@@ -12,15 +12,9 @@ from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_A
 from holdfast.machine.outcomes import Accepted, Changed, Claimed, Moved, Outcome
 from holdfast.machine.ready_lines import read_ages
 from holdfast.machine.rows import CANCELLED, READY
-from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, START_MS, Shard, code, new_task
+from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, NOBODY, QUEUE, START_MS, Shard, code, new_task
 
 BLUE: dict[str, Any] = {"tenant": b"blue", "limit_key": b"disk"}
-NOBODY = bytes(16)
-
-
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
 
 
 def subqueue_of(shard: Shard) -> tuple[int, int] | None:

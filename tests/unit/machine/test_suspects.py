@@ -11,11 +11,6 @@ from holdfast.machine.rows import CLAIMED, DEAD, READY, RETRY_PENDING
 from tests.unit.machine.machine_shard import BACKOFF_MS, LEASE_MS, QUEUE, START_MS, Shard
 
 
-@pytest.fixture
-def shard() -> Shard:
-    return Shard()
-
-
 def suspects(shard: Shard) -> list[bytes]:
     prefix = keys.suspects_of(QUEUE)
     found = [row[:16] for _, row in shard.kv.scan(prefix, keys.after_prefix(prefix), 100)]

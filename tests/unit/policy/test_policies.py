@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from holdfast.broker.api.tasks import TaskService
-from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.timers import Timers
 from holdfast.broker.policy.policies import Limits, Policies, default_policy, parse_policy
 from holdfast.machine import entries, keys, rows
@@ -19,25 +18,10 @@ from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import TenantPolicy
 from holdfast.serving.refusals import CHANGE_REFUSED, NOT_LEADER, OutcomeUnknownError, RefusedError
 from tests.unit.machine.machine_shard import QUEUE
+from tests.unit.policy.own_policy import CONFIG, HOUR_MS, OWN, PLAIN
 from tests.unit.replica.small_shard import SmallShard, claim_ref, settle
 
 OTHER = b"other"
-MINUTE_MS = 60_000
-HOUR_MS = 60 * MINUTE_MS
-CONFIG = BrokerConfig()
-PLAIN = default_policy(CONFIG)
-OWN: dict[str, Any] = {
-    "max_attempts": 2,
-    "max_claims": 3,
-    "retry_base_ms": 70,
-    "retry_factor": 3.0,
-    "retry_cap_ms": 200,
-    "retry_jitter": 0.0,
-    "dedup_window_ms": 5000,
-    "result_ttl_ms": 2 * HOUR_MS,
-    "finished_retention_ms": HOUR_MS,
-    "dead_retention_ms": 3 * HOUR_MS,
-}
 
 
 @pytest.fixture

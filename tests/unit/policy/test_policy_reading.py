@@ -30,24 +30,10 @@ from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import SetQueueRequest
 from holdfast.proto.v1.cluster_pb2 import TenantPolicy as TenantMessage
 from holdfast.serving.refusals import RefusedError
+from tests.unit.policy import own_policy
+from tests.unit.policy.own_policy import CONFIG, HOUR_MS, MINUTE_MS, PLAIN
 
-MINUTE_MS = 60_000
-HOUR_MS = 60 * MINUTE_MS
-CONFIG = BrokerConfig()
-PLAIN = default_policy(CONFIG)
-PLAIN_OWN: dict[str, Any] = {
-    "max_attempts": 2,
-    "max_claims": 3,
-    "retry_base_ms": 70,
-    "retry_factor": 3.0,
-    "retry_cap_ms": 200,
-    "retry_jitter": 0.0,
-    "dedup_window_ms": 5000,
-    "result_ttl_ms": 2 * HOUR_MS,
-    "finished_retention_ms": HOUR_MS,
-    "dead_retention_ms": 3 * HOUR_MS,
-}
-OWN = PLAIN_OWN | {
+OWN = own_policy.OWN | {
     "retry_shape": "linear",
     "non_retryable": ["BadInput", "app.Gone"],
     "oldest_share_percent": 50,
@@ -166,7 +152,7 @@ def test_each_limit_is_looked_at(name: str) -> None:
 
 def test_without_limits_there_is_nothing_to_look_at() -> None:
     assert not PLAIN.has_limits
-    assert not parse(**PLAIN_OWN, paused=True, timeout_ms=5000, rate_burst=5, dead_alert_at=3).has_limits
+    assert not parse(**own_policy.OWN, paused=True, timeout_ms=5000, rate_burst=5, dead_alert_at=3).has_limits
 
 
 # --- from the map to the leader ---------------------------------------------------------------------------------------

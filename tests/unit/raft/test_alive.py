@@ -110,8 +110,7 @@ def test_a_sending_is_echoed_once_and_not_if_it_was_answered() -> None:
     assert [message.round for _, _, message in stage.on_the_way] == [1_000]  # type: ignore[union-attr]
 
 
-def test_nothing_is_echoed_before_the_term_is_durable() -> None:
-    stage = Stage()
+def test_nothing_is_echoed_before_the_term_is_durable(stage: Stage) -> None:
     b = stage["b"]
     stage.give("b", "a", Append(5, 1, 0, (Entry(2, 5, Kind.REGULAR, b"x"),), 1, 7))
     b.beat(stage.now_s)
@@ -145,8 +144,7 @@ def test_only_the_leader_of_this_term_is_overheard() -> None:
     assert not any(isinstance(message, AppendReply) for message in stage.collect("b"))
 
 
-def test_a_candidate_overhears_nobody() -> None:
-    stage = Stage()
+def test_a_candidate_overhears_nobody(stage: Stage) -> None:
     b = stage["b"]
     b.stand()
     b.overhear("a", Sign(False, b.term, 1), stage.now_s)
@@ -180,8 +178,7 @@ def test_what_is_overheard_does_not_make_an_answer_old() -> None:
     assert (peer.echoed_round, peer.echoed_sent_s) == (1, 2.0)
 
 
-def test_who_is_far_behind_does_not_hold_up_the_others() -> None:
-    stage = Stage()
+def test_who_is_far_behind_does_not_hold_up_the_others(stage: Stage) -> None:
     a = stage.serve("a")
     a._append_bytes_max = 10
     for _ in range(30):

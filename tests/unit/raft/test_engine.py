@@ -24,9 +24,8 @@ from tests.unit.raft.raft_stage import TIMING, Stage
 Scene = Callable[[type[ShardRaft]], None]
 
 
-def test_a_refusal_that_comes_twice_is_answered_once() -> None:
+def test_a_refusal_that_comes_twice_is_answered_once(stage: Stage) -> None:
     """Otherwise a network that doubles messages doubles them again at every turn."""
-    stage = Stage()
     a = stage.elect("a")
     a.propose(b"x")
     a.replicate()
@@ -39,9 +38,8 @@ def test_a_refusal_that_comes_twice_is_answered_once() -> None:
 # --- elections and hand-over ------------------------------------------------------------------------------------------
 
 
-def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again() -> None:
+def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again(stage: Stage) -> None:
     """Its last round was damaged, and taken for one that a crash had torn."""
-    stage = Stage()
     leader = stage.serve("a")
     for command in (b"x", b"y", b"z"):
         leader.propose(command)
@@ -60,8 +58,7 @@ def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again() -> None:
     assert leader.progress["b"].match_index == acknowledged
 
 
-def test_a_leader_without_a_majority_steps_down_before_another_can_be_elected() -> None:
-    stage = Stage()
+def test_a_leader_without_a_majority_steps_down_before_another_can_be_elected(stage: Stage) -> None:
     a = stage.elect("a")
     sent_s = stage.now_s
     a.begin_read()  # a heartbeat for all
@@ -79,8 +76,7 @@ def test_a_leader_without_a_majority_steps_down_before_another_can_be_elected() 
     assert stage["b"].term == a.term, "b still owes its ear to the leader"
 
 
-def test_a_restarted_replica_votes_only_when_the_leader_that_it_may_have_heard_has_stepped_down() -> None:
-    stage = Stage()
+def test_a_restarted_replica_votes_only_when_the_leader_that_it_may_have_heard_has_stepped_down(stage: Stage) -> None:
     stage.restart("b")
     stage.give("b", "a", RequestVote(7, 9, 9))
     assert stage["b"].term == 0
@@ -89,8 +85,7 @@ def test_a_restarted_replica_votes_only_when_the_leader_that_it_may_have_heard_h
     assert stage["b"].term == 7
 
 
-def test_a_stale_leader_is_told() -> None:
-    stage = Stage()
+def test_a_stale_leader_is_told(stage: Stage) -> None:
     a = stage.elect("a")
     stage.write_log("b", "9")
     stage.give("b", "a", Append(a.term, 1, 0, (), 1, 1))
@@ -99,8 +94,7 @@ def test_a_stale_leader_is_told() -> None:
     assert (a.role, a.term) == (FOLLOWER, 9)
 
 
-def test_a_leader_hands_over() -> None:
-    stage = Stage()
+def test_a_leader_hands_over(stage: Stage) -> None:
     a = stage.elect("a")
     a.propose(b"last words")
     a.replicate()
@@ -114,8 +108,7 @@ def test_a_leader_hands_over() -> None:
     assert stage["b"].term == 2
 
 
-def test_a_hand_over_that_does_not_happen_ends() -> None:
-    stage = Stage()
+def test_a_hand_over_that_does_not_happen_ends(stage: Stage) -> None:
     a = stage.elect("a")
     a.propose(b"it never gets this")
     assert a.hand_over("c")
@@ -132,9 +125,8 @@ def test_a_hand_over_that_does_not_happen_ends() -> None:
     assert a.propose(b"again") is not None
 
 
-def test_an_answer_to_an_earlier_life_is_no_echo() -> None:
+def test_an_answer_to_an_earlier_life_is_no_echo(stage: Stage) -> None:
     """A leader restarted and leads again in the next term: whoever gets its old words now tells that term, no more."""
-    stage = Stage()
     leader = stage.serve("a")
     for _ in range(50):
         stage.now_s += TIMING.heartbeat_s
@@ -213,8 +205,7 @@ def test_an_entry_has_a_kind() -> None:
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_hears_the_leaders_time() -> None:
-    stage = Stage()
+def test_a_follower_hears_the_leaders_time(stage: Stage) -> None:
     a, b = stage.elect("a"), stage["b"]
     a.shard_time_ms = lambda: 5_000
     a.begin_read()
@@ -228,9 +219,8 @@ def test_a_follower_hears_the_leaders_time() -> None:
     assert (b.leader_time_ms, b.leader_time_heard_s) == (6_000, stage.now_s)
 
 
-def test_what_the_newest_leader_tells_counts_also_if_it_is_less() -> None:
+def test_what_the_newest_leader_tells_counts_also_if_it_is_less(stage: Stage) -> None:
     """All that has happened since was counted by it: to go on with a later time would make leases end early."""
-    stage = Stage()
     a, b, c = stage.serve("a"), stage["b"], stage["c"]
     a.shard_time_ms = lambda: 9_000
     a.begin_read()
@@ -243,8 +233,7 @@ def test_what_the_newest_leader_tells_counts_also_if_it_is_less() -> None:
     assert (b.leader_time_ms, c.leader_time_ms) == (8_000, 8_000)
 
 
-def test_a_replica_whose_clock_is_off_neither_campaigns_nor_leads() -> None:
-    stage = Stage()
+def test_a_replica_whose_clock_is_off_neither_campaigns_nor_leads(stage: Stage) -> None:
     a, b = stage.elect("a"), stage["b"]
     b.may_campaign = False
     stage.give("b", "a", TimeoutNow(a.term))
@@ -260,8 +249,7 @@ def test_a_replica_whose_clock_is_off_neither_campaigns_nor_leads() -> None:
     assert a.role == FOLLOWER
 
 
-def test_a_leader_whose_clock_is_off_may_hand_over_first() -> None:
-    stage = Stage()
+def test_a_leader_whose_clock_is_off_may_hand_over_first(stage: Stage) -> None:
     a = stage.elect("a")
     a.propose(b"it lacks this")
     a.may_campaign = False
@@ -274,8 +262,7 @@ def test_a_leader_whose_clock_is_off_may_hand_over_first() -> None:
     assert (a.role, stage["b"].role) == (FOLLOWER, LEADER)
 
 
-def test_a_hand_over_that_does_not_happen_ends_the_time_of_a_leader_whose_clock_is_off() -> None:
-    stage = Stage()
+def test_a_hand_over_that_does_not_happen_ends_the_time_of_a_leader_whose_clock_is_off(stage: Stage) -> None:
     a = stage.elect("a")
     a.propose(b"it never gets this")
     a.may_campaign = False
@@ -319,9 +306,8 @@ def test_voters_stand_in_turns_and_each_term_has_others(replicas: str) -> None:
 # --- strangers --------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_answered_for_everybody() -> None:
+def test_requests_are_answered_for_everybody(stage: Stage) -> None:
     """This replica may not have heard yet that they belong to the group."""
-    stage = Stage()
     stage.now_s = 10.0
     stage.give("a", "stranger", PreVote(7, 9, 9))
     assert stage.collect("a") == [PreVoteReply(7, True)]

@@ -156,9 +156,8 @@ def test_a_message_ends_before_it_is_too_large() -> None:
     assert sizes == [[40, 40], [40], [300], [10]]
 
 
-def test_a_log_that_is_too_short_is_continued_where_it_ends() -> None:
+def test_a_log_that_is_too_short_is_continued_where_it_ends(stage: Stage) -> None:
     """After a restart little of it is known to be committed; what is there need not be sent again."""
-    stage = Stage()
     stage.write_log("b", "1" * 50)
     stage.give("b", "a", Append(1, 99, 1, (), 1, 1))
     assert stage.collect("b") == [AppendReply(1, False, 51, 1)]

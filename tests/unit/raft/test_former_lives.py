@@ -92,9 +92,8 @@ def test_who_is_added_again_is_not_credited_with_a_former_life(scene: Scene) -> 
         scene(CountsFormerLives)
 
 
-def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_heartbeat() -> None:
+def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_heartbeat(stage: Stage) -> None:
     """The answer to the snapshot itself has no number, so nobody can tell in which life it was given."""
-    stage = Stage()
     a = stage.serve("a")
     for _ in range(5):
         a.propose(b"old")
@@ -212,8 +211,7 @@ def test_it_votes_for_who_has_what_it_had() -> None:
     assert stage.on_the_way == [("d", "b", VoteReply(4, True))]
 
 
-def test_who_has_everything_again_stands_and_leads() -> None:
-    stage = Stage()
+def test_who_has_everything_again_stands_and_leads(stage: Stage) -> None:
     a = stage.serve("a")
     a.propose(b"something")
     stage.settle("a")
@@ -235,8 +233,7 @@ def test_it_owes_the_same_after_a_crash() -> None:
     assert stage["e"].journal.former_last == owed > (0, 0)
 
 
-def test_who_resigns_leads_nobody_and_stands_no_more() -> None:
-    stage = Stage()
+def test_who_resigns_leads_nobody_and_stands_no_more(stage: Stage) -> None:
     a = stage.serve("a")
     a.resign()
     assert (a.role, a.accepts) == (FOLLOWER, False)

@@ -70,9 +70,8 @@ def test_a_second_leader_of_a_term_is_refused_by_who_knows_the_first() -> None:
 
 
 @pytest.mark.parametrize("term", [1, 2, 9])
-def test_nobody_has_another_entry_where_one_is_committed(term: int) -> None:
+def test_nobody_has_another_entry_where_one_is_committed(stage: Stage, term: int) -> None:
     """An assertion would end the node; without it, what was acknowledged would be gone."""
-    stage = Stage()
     stage.write_log("a", "12", term=2)
     stage.serve("a")
     b = stage["b"]

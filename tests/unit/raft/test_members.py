@@ -408,8 +408,7 @@ def test_a_change_that_was_made_is_not_made_again() -> None:
     assert stage["c"].configuration == Configuration(3, ("a", "b", "c", "d"))
 
 
-def test_only_a_leader_that_serves_and_stays_changes_members() -> None:
-    stage = Stage()
+def test_only_a_leader_that_serves_and_stays_changes_members(stage: Stage) -> None:
     a = stage.serve("a")
     assert refusal(lambda: stage["b"].remove("c", 1)) == reasons.NOT_LEADER
     assert refusal(lambda: a.remove("a", 1)) == reasons.LEADER_STAYS

@@ -240,9 +240,8 @@ def test_scene(scene: Scene, ablation: type[ShardRaft]) -> None:
         scene(ablation)
 
 
-def test_a_snapshot_of_a_former_leader_is_good_but_no_sign_of_a_leader() -> None:
+def test_a_snapshot_of_a_former_leader_is_good_but_no_sign_of_a_leader(stage: Stage) -> None:
     """It may have taken long to arrive; what it has was committed and stays so."""
-    stage = Stage()
     b = stage["b"]
     stage.give("b", "c", Append(5, 1, 0, (), 1, 1))
     stage.sync("b")
@@ -255,8 +254,7 @@ def test_a_snapshot_of_a_former_leader_is_good_but_no_sign_of_a_leader() -> None
     assert stage.on_the_way == []
 
 
-def test_a_candidate_gives_up_for_a_snapshot() -> None:
-    stage = Stage()
+def test_a_candidate_gives_up_for_a_snapshot(stage: Stage) -> None:
     b = stage["b"]
     stage.now_s = 10.0
     b.tick(stage.now_s)
@@ -265,15 +263,13 @@ def test_a_candidate_gives_up_for_a_snapshot() -> None:
     assert (b.role, b.ready.after_sync) == (FOLLOWER, [])
 
 
-def test_a_leader_takes_no_snapshot() -> None:
-    stage = Stage()
+def test_a_leader_takes_no_snapshot(stage: Stage) -> None:
     a = stage.elect("a")
     assert not a.install_snapshot("b", a.term, 99, a.term, GROUP)
     assert (a.role, a.base_index) == (LEADER, 0)
 
 
-def test_a_crash_before_the_sync_brings_back_the_old_log() -> None:
-    stage = Stage()
+def test_a_crash_before_the_sync_brings_back_the_old_log(stage: Stage) -> None:
     stage.give("b", "a", Append(2, 1, 0, entries(2, "112"), 1, 1))
     stage.sync("b")
     assert stage["b"].install_snapshot("a", 2, 9, 2, Configuration(5, ("b",)))
@@ -288,8 +284,7 @@ def test_a_crash_before_the_sync_brings_back_the_old_log() -> None:
 # --- compaction -------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_is_applied_is_compacted() -> None:
-    stage = Stage()
+def test_only_what_is_applied_is_compacted(stage: Stage) -> None:
     a = stage.serve("a")
     a.propose(b"not applied")
     with pytest.raises(AssertionError, match="would be lost"):

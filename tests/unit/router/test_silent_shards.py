@@ -123,7 +123,8 @@ async def test_it_is_not_tried_first_for_a_while(shop: Shop, how: str) -> None:
     assert _reserves_at_lost(shop) == before
 
 
-async def test_a_new_leader_in_the_map_ends_that(shop: Shop) -> None:
+async def lose_and_find(shop: Shop) -> None:
+    """The shard counts as lost, but answers again."""
     lose(shop, "leaderless")
     shop.shelves[1].put("a")
     assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == ["a"]
@@ -132,6 +133,10 @@ async def test_a_new_leader_in_the_map_ends_that(shop: Shop) -> None:
             "Reserve": lambda call: shop.shelves[call.shard].reserve(call),
             "AwaitTasks": lambda call: shop.shelves[call.shard].await_tasks(call),
         }
+
+
+async def test_a_new_leader_in_the_map_ends_that(shop: Shop) -> None:
+    await lose_and_find(shop)
     shop.table.leaders[LOST] = (shop.brokers[2].address, 7)
     for shelf in shop.shelves:
         shelf.held.clear()
@@ -141,14 +146,7 @@ async def test_a_new_leader_in_the_map_ends_that(shop: Shop) -> None:
 
 async def test_so_does_an_answer(shop: Shop) -> None:
     """While it counts as lost it is looked at all the same, so that its tasks are found when it is back."""
-    lose(shop, "leaderless")
-    shop.shelves[1].put("a")
-    assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == ["a"]
-    for broker in shop.brokers:
-        broker.on |= {
-            "Reserve": lambda call: shop.shelves[call.shard].reserve(call),
-            "AwaitTasks": lambda call: shop.shelves[call.shard].await_tasks(call),
-        }
+    await lose_and_find(shop)
     shop.shelves[LOST].put("back")
     shop.shelves[1].held.clear()
     assert await shop.reserve(10_000, first_is(LOST), timeout_s=LONG_S) == ["back"]

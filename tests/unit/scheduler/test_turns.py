@@ -19,8 +19,12 @@ from tests.unit.machine.machine_shard import QUEUE, use_short_rows
 from tests.unit.scheduler.scheduling_bench import Bench, weights
 
 
-def test_tenants_take_turns() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_tenants_take_turns(bench: Bench) -> None:
     for tenant in (b"a", b"b", b"c"):
         bench.enqueue(3, tenant)
     assert bench.subqueues(9) == ["a", "b", "c"] * 3
@@ -33,9 +37,8 @@ def test_a_turn_goes_on_with_the_next_call() -> None:
     assert bench.subqueues(times=9) == ["a", "a", "b"] * 3
 
 
-def test_who_gets_its_tasks_one_by_one_does_not_hold_up_others() -> None:
+def test_who_gets_its_tasks_one_by_one_does_not_hold_up_others(bench: Bench) -> None:
     """Also not if each is there before the next look: it had its turn."""
-    bench = Bench()
     bench.enqueue(20, b"many")
     bench.enqueue(1, b"few")
     bench.enqueue(1, b"keys", b"few")
@@ -60,8 +63,7 @@ def test_what_is_left_of_a_turn_is_not_lost_with_the_last_task() -> None:
     assert taken == ["a", "a", "a", "b"] * 2
 
 
-def test_a_new_subqueue_is_not_read() -> None:
-    bench = Bench()
+def test_a_new_subqueue_is_not_read(bench: Bench) -> None:
     bench.enqueue(3, b"a", b"x")
     assert len(bench.take(2)) == 2
     bench.enqueue_all([(b"a", b"y"), (b"b", b""), (b"", b"z"), (b"b", b"")])
@@ -72,9 +74,8 @@ def test_a_new_subqueue_is_not_read() -> None:
     assert bench.kv.reads == before
 
 
-def test_where_there_are_few_subqueues_all_are_read_with_the_first_look() -> None:
+def test_where_there_are_few_subqueues_all_are_read_with_the_first_look(bench: Bench) -> None:
     """Also those whose turn comes much later: what comes meanwhile is added to them."""
-    bench = Bench()
     low = bench.enqueue_all([(b"a", b""), (b"b", b"x")], priority=1)
     high = bench.enqueue(2, b"a", priority=9)
     assert bench.take(1) == high[:1]
@@ -93,8 +94,7 @@ def test_tasks_without_a_tenant_are_one_tenant() -> None:
     assert Counter(bench.subqueues(6)) == {"": 4, "a": 2}
 
 
-def test_limit_keys_take_turns_within_their_tenant() -> None:
-    bench = Bench()
+def test_limit_keys_take_turns_within_their_tenant(bench: Bench) -> None:
     bench.enqueue(4, b"a", b"x")
     bench.enqueue(2, b"a", b"y")
     bench.enqueue(4, b"b")
@@ -115,8 +115,7 @@ def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -
     assert bench.subqueues(2) == ["a", "b"]
 
 
-def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks() -> None:
-    bench = Bench()
+def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks(bench: Bench) -> None:
     bench.enqueue(2)
     bench.enqueue(2, b"", b"x")
     bench.enqueue(4, b"a")
@@ -125,22 +124,19 @@ def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks() -> None:
     assert Counter(taken) == {"": 2, "/x": 2, "a": 4}
 
 
-def test_within_a_subqueue_first_in_first_out() -> None:
-    bench = Bench()
+def test_within_a_subqueue_first_in_first_out(bench: Bench) -> None:
     tasks = bench.enqueue(600, b"a")
     assert bench.take_all(7) == tasks
 
 
-def test_priorities_come_before_turns() -> None:
-    bench = Bench()
+def test_priorities_come_before_turns(bench: Bench) -> None:
     bench.enqueue(2, b"a", priority=0)
     bench.enqueue(2, b"b", priority=9)
     bench.enqueue(2, priority=5)
     assert bench.subqueues(6) == ["b", "b", "", "", "a", "a"]
 
 
-def test_who_has_no_more_tasks_is_passed_over_and_comes_back_at_the_end() -> None:
-    bench = Bench()
+def test_who_has_no_more_tasks_is_passed_over_and_comes_back_at_the_end(bench: Bench) -> None:
     bench.enqueue(1, b"a")
     bench.enqueue(5, b"b")
     assert bench.subqueues(times=3) == ["a", "b", "b"]
@@ -207,8 +203,7 @@ def test_a_window_smaller_than_its_subqueues_loses_nothing() -> None:
     assert sorted(taken) == sorted(bench.enqueued)
 
 
-def test_a_task_that_comes_back_to_a_subqueue_whose_turn_has_not_come_yet_is_not_lost() -> None:
-    bench = Bench()
+def test_a_task_that_comes_back_to_a_subqueue_whose_turn_has_not_come_yet_is_not_lost(bench: Bench) -> None:
     bench.enqueue(3, b"a")
     tasks = bench.enqueue(3, b"b")
     assert tasks[0] in bench.take(2)
@@ -379,8 +374,7 @@ def read_oldest(bench: Bench) -> bytes | None:
     return bench.shard.machine.reader.oldest_ready(bench.shard.machine.ready_in_age_page, QUEUE, bench.shard.queue())
 
 
-def test_the_oldest_ready_task_is_found_from_the_marks() -> None:
-    bench = Bench()
+def test_the_oldest_ready_task_is_found_from_the_marks(bench: Bench) -> None:
     tasks = [*bench.enqueue(2, b"a", priority=1), *bench.enqueue(1, priority=9), *bench.enqueue(1, b"", b"x")]
     for left in range(4):
         assert read_oldest(bench) == tasks[0]
@@ -390,9 +384,8 @@ def test_the_oldest_ready_task_is_found_from_the_marks() -> None:
     assert read_oldest(bench) is None
 
 
-def test_the_marks_follow_what_is_taken() -> None:
+def test_the_marks_follow_what_is_taken(bench: Bench) -> None:
     """Whoever reads the index after them never walks over what is gone."""
-    bench = Bench()
     bench.enqueue(300, b"a")
     bench.enqueue(1, b"b", priority=9)
     (left,) = bench.enqueue(1, b"c", priority=1)
@@ -488,8 +481,7 @@ def test_tasks_and_subqueues_that_are_held_are_bounded(monkeypatch: pytest.Monke
     assert (window.lines.size, window.shared_state.subqueues, window.round_robins) == (0, 0, 0), "nothing leaks"
 
 
-def test_a_queue_whose_subqueues_are_empty_goes_back_to_the_fast_path() -> None:
-    bench = Bench()
+def test_a_queue_whose_subqueues_are_empty_goes_back_to_the_fast_path(bench: Bench) -> None:
     bench.enqueue(3, b"a")
     bench.enqueue(30)
     bench.take(10)

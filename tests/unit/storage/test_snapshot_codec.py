@@ -27,6 +27,7 @@ from holdfast.storage.snapshots.messages import (
     SnapshotMessage,
     SnapshotWants,
 )
+from tests.unit.codec_checks import refused_or_exact, with_another_byte
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TERMS = st.integers(0, TERM_MAX)
@@ -98,27 +99,14 @@ def test_a_message_that_is_cut_short_or_goes_on_is_refused(message: SnapshotMess
 
 @given(st.integers(60, 70), st.binary(max_size=200))
 def test_garbage_is_refused_or_is_exactly_a_message(kind: int, garbage: bytes) -> None:
-    data = bytes([kind]) + garbage
-    try:
-        message = decode(data)
-    except FrameError:
-        return
-    assert encode(message) == data
+    refused_or_exact(bytes([kind]) + garbage, decode, encode, FrameError)
 
 
 @given(MESSAGES, st.data())
 def test_a_changed_byte_is_refused_or_makes_another_whole_message(
     message: SnapshotMessage, data: st.DataObject
 ) -> None:
-    whole = bytearray(encode(message))
-    place = data.draw(st.integers(0, len(whole) - 1))
-    whole[place] ^= data.draw(st.integers(1, 255))
-    try:
-        other = decode(bytes(whole))
-    except FrameError:
-        return
-    assert encode(other) == bytes(whole)
-    assert other != message
+    assert refused_or_exact(with_another_byte(encode(message), data), decode, encode, FrameError) != message
 
 
 @pytest.mark.parametrize(

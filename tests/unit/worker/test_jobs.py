@@ -19,8 +19,6 @@ from holdfast.client.worker.jobs import (
     timeout_of,
 )
 
-YEAR_MS = 365 * 86_400_000
-
 
 class OrderError(Exception):
     pass
