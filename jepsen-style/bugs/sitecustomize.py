@@ -33,6 +33,10 @@ def _delay_ignored() -> None:
     _change_new_tasks(lambda new: new._replace(run_at_ms=0))
 
 
+def _priorities_ignored() -> None:
+    _change_new_tasks(lambda new: new._replace(priority=5))
+
+
 def _replicas_differ() -> None:
     """Something of the process gets into the state."""
     _change_new_tasks(lambda new: new._replace(tenant=b"%d" % os.getpid()))
@@ -328,6 +332,7 @@ BUGS: dict[str, tuple[Callable[[], None], str]] = {
     "token-check-off": (_token_check_off, "stale"),
     "dedup-off": (_dedup_off, "duplicate"),
     "delay-ignored": (_delay_ignored, "early"),
+    "priorities-ignored": (_priorities_ignored, "priority"),
     "cap-doubled": (partial(_cap_doubled, "concurrency_max"), "cap"),
     "key-cap-doubled": (partial(_cap_doubled, "key_concurrency_max"), "cap"),
     "tenant-cap-doubled": (partial(_cap_doubled, "tenant_concurrency_max"), "cap"),

@@ -12,6 +12,7 @@ any time after its invoke or never, and a checker complains only if neither can 
     overlap     a task was handed out while the lease of an earlier claim still ran
     cap         more tasks of a queue, a limit key or a tenant were held at one moment than its cap allows
     early       a delayed or failed task was handed out before its time
+    priority    a task was handed out while another one of a higher priority was ready, where priorities are strict
     attempt     failures are miscounted: a claim with a wrong attempt, dead too early, or not dead though spent
     tick        a tick of a schedule made no task, one too early, or was none of its ticks (two tasks are a `duplicate`)
     unique      a task was added although another had its unique key, or the answer named one that had not

@@ -22,6 +22,7 @@ A claim has one invoke line and one ok line per task it got, or a single one wit
 import json
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -61,6 +62,7 @@ class Event:
     err: str = ""
     lease_ms: int = 0  # of a claim or an extension: how long it holds, counted from the invoke, as told
     delay_ms: int = 0  # of an enqueue or a fail: how long the task is not to be handed out
+    priority: int = 0  # of an enqueue
     budget: int = 0  # of an enqueue: failures after which the task is dead; 0 is more than will ever be
     attempt: int = 0  # of a claim: as the worker was told, 1 for the first
     nth: int = 0  # of a claim: how often the task was handed out and not given back, this time included, as told
@@ -104,6 +106,7 @@ class Call:
     err: str = ""
     lease_ms: int = 0
     delay_ms: int = 0
+    priority: int = 0
     budget: int = 0
     unique: str = ""
     scope: str = ""
@@ -173,6 +176,8 @@ class Story:
     claims: list[Claim] = field(default_factory=list)
     # From when to when somebody waited for a claim in vain: each may have claimed anything.
     lost_claims_ns: list[tuple[int, int]] = field(default_factory=list)
+    # By queue: when those of them began that were about this queue alone.
+    lost_claims_of: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     faults: list[Event] = field(default_factory=list)  # in order of time, healings among them
     runs: list[HandlerRun] = field(default_factory=list)
     leaders: list[Event] = field(default_factory=list)  # each change that was seen: `req_id` is the shard
@@ -366,7 +371,7 @@ class _Pairing:
             raise MalformedHistoryError(f"an answer without a call: {event}")
         self._open[event.proc] = []
         if event.type == INFO:
-            self._story.lost_claims_ns.append((invoke.t_ns, event.t_ns))
+            self._lose_claim(invoke, event.t_ns)
         if event.type != OK or not event.task:
             return
         assert event.token is not None
@@ -379,6 +384,11 @@ class _Pairing:
                 worker=event.worker, ends_ns=event.ends_ns, asked_ms=event.asked_ms,
             )
         )  # fmt: skip
+
+    def _lose_claim(self, invoke: Event, ended_ns: int) -> None:
+        self._story.lost_claims_ns.append((invoke.t_ns, ended_ns))
+        if invoke.queue:
+            self._story.lost_claims_of[invoke.queue].append(invoke.t_ns)
 
     def _complete(self, event: Event) -> None:
         waiting = self._open.get(event.proc, [])
@@ -394,7 +404,7 @@ class _Pairing:
         for waiting in self._open.values():
             for invoke in waiting:
                 if invoke.f == CLAIM:  # its worker was killed, or the run has ended
-                    self._story.lost_claims_ns.append((invoke.t_ns, invoke.t_ns + _POLL_NS_MAX))
+                    self._lose_claim(invoke, invoke.t_ns + _POLL_NS_MAX)
                 else:
                     self._story.calls.append(_call(invoke, replace(invoke, type=INFO, err="still under way")))
         self._story.runs += [_run(event, None) for event in self._running.values()]
@@ -415,9 +425,9 @@ def _call(invoke: Event, answer: Event) -> Call:
         f=invoke.f, outcome=answer.type, invoked_ns=invoke.t_ns, ended_ns=answer.t_ns, proc=invoke.proc,
         queue=invoke.queue, task=answer.task, token=invoke.token or 0, req_id=invoke.req_id, value=invoke.value,
         err=answer.err, lease_ms=answer.lease_ms, delay_ms=invoke.delay_ms, budget=invoke.budget,
-        unique=invoke.unique, scope=invoke.scope, duplicate=answer.duplicate, ttl_ms=invoke.ttl_ms,
-        timeout_ms=invoke.timeout_ms, result=answer.result, state=answer.state, worker=invoke.worker,
-        ends_ns=answer.ends_ns, guilty=invoke.guilty, follow_ups=invoke.follow_ups,
+        priority=invoke.priority, unique=invoke.unique, scope=invoke.scope, duplicate=answer.duplicate,
+        ttl_ms=invoke.ttl_ms, timeout_ms=invoke.timeout_ms, result=answer.result, state=answer.state,
+        worker=invoke.worker, ends_ns=answer.ends_ns, guilty=invoke.guilty, follow_ups=invoke.follow_ups,
     )  # fmt: skip
 
 

@@ -1,8 +1,10 @@
-"""The judges of what a task can ask for: unique keys, a time to live, timeouts, results; of cancelling and schedules.
+"""The judges of what a task can ask for: unique keys, a priority, a time to live, timeouts, results; of cancelling and
+schedules.
 
 As those in `checkers.py`, whose head says what each means, they are pure and complain only about what cannot be.
 """
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,6 +35,10 @@ _BEHIND_NS = 1500 * MS
 # A claim that nobody heard of may be released by the server itself, which leaves no trace. That is soon, and after the
 # longest pause of a broker at the latest.
 _RELEASED_BY_NS = 5000 * MS
+
+
+# A claim that nobody heard of may hold a task, and be given back without a trace, for so long after it was asked for.
+_UNHEARD_NS = 30_000 * MS
 
 
 # --- schedules ------------------------------------------------------------------------------------------------
@@ -189,6 +195,40 @@ def _exclude_each_other(first: _Life, second: _Life, story: Story) -> bool:
     )
 
 
+# --- priorities -----------------------------------------------------------------------------------------------
+
+
+def priorities(story: Story, final: Final) -> Iterator[Finding]:
+    """Of queues that one caller at a time claims from. Both tasks are handed out for the first time: one that was lost
+    before is a suspect, which has its turn whatever its priority is."""
+    facts = 0
+    of_value = {send.value: send for send in story.made() if send.queue in final.ranked}
+    by_queue: dict[str, dict[str, Claim]] = defaultdict(dict)  # by queue and task: its first claim
+    for claim in story.claims:
+        mine = by_queue[claim.queue]
+        if claim.value in of_value and (claim.task not in mine or claim.token < mine[claim.task].token):
+            mine[claim.task] = claim
+    for queue, mine in by_queue.items():
+        lost_ns = story.lost_claims_of[queue]
+        firsts = sorted((claim for claim in mine.values() if claim.nth == 1), key=lambda claim: claim.asked_ns)
+        to_come = sorted(firsts, key=lambda claim: of_value[claim.value].ended_ns, reverse=True)  # the first ones last
+        waiting: list[tuple[int, str, Claim]] = []  # a heap, the highest priority first
+        for claim in firsts:
+            while to_come and of_value[to_come[-1].value].ended_ns < claim.asked_ns:
+                known = to_come.pop()
+                heapq.heappush(waiting, (-of_value[known.value].priority, known.task, known))
+            while waiting and waiting[0][2].asked_ns <= claim.ended_ns:
+                heapq.heappop(waiting)
+            if not waiting or any(claim.ended_ns - _UNHEARD_NS < at_ns < claim.ended_ns for at_ns in lost_ns):
+                continue
+            facts += 1
+            highest, least = -waiting[0][0], of_value[claim.value].priority
+            if least < highest:
+                sentence = f"{claim.task} of priority {least} was handed out before {waiting[0][1]} of {highest}"
+                yield Violation("priority", sentence, (claim.task, waiting[0][1]))
+    yield Judged("priority", facts)
+
+
 # --- time to live and timeouts ----------------------------------------------------------------------------------
 
 
@@ -313,4 +353,4 @@ def reads(story: Story, _: Final) -> Iterator[Finding]:
                 yield Violation("read", f"{call.task} was read as {call.state} after it had {state}", (call.task,))
 
 
-OPTION_CHECKERS: tuple[Checker, ...] = (ticks, unique, ttl, timeout, results, cancel, reads)
+OPTION_CHECKERS: tuple[Checker, ...] = (ticks, unique, priorities, ttl, timeout, results, cancel, reads)

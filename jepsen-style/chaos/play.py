@@ -105,7 +105,7 @@ class Run:
             drained=False, states=None, caps=merged([one.caps for one in expected]),
             key_caps=merged([one.key_caps for one in expected]),
             tenant_caps=merged([one.tenant_caps for one in expected]), rates=merged([one.rates for one in expected]),
-            leaders=self.system.leaderships(),
+            ranked=[queue for one in expected for queue in one.ranked], leaders=self.system.leaderships(),
         )  # fmt: skip
         return any(violation.kind == self.until for violation in judge(self._story(), so_far).violations)
 
@@ -242,6 +242,7 @@ class Run:
             caps=merged([one.caps for one in expected]), key_caps=merged([one.key_caps for one in expected]),
             tenant_caps=merged([one.tenant_caps for one in expected]), rates=merged([one.rates for one in expected]),
             ticks=merged([one.ticks for one in expected]), spread=[queue for one in expected for queue in one.spread],
+            ranked=[queue for one in expected for queue in one.ranked],
             operations={name: self.arena.done[name] for name in self.operations},
             states=None if tasks is None else {task.task_id: task.state.value for task in tasks},
             reasons={task.task_id: task.dead_reason for task in tasks or () if task.dead_reason},

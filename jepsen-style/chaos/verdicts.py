@@ -88,6 +88,7 @@ class Final:
     tenant_caps: Mapping[str, int] = field(default_factory=dict)  # and of each tenant
     rates: Mapping[str, Rate] = field(default_factory=dict)  # by queue
     ticks: Mapping[str, Ticks] = field(default_factory=dict)  # by schedule
+    ranked: Sequence[str] = ()  # queues of one caller each, whose priorities are strict
     spread: Sequence[str] = ()  # queues that must have had tasks on several shards
     operations: Mapping[str, int] = field(default_factory=dict)  # by name, of those asked for: how often each was done
 

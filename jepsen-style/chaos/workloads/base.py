@@ -38,6 +38,7 @@ class Expected:
     tenant_caps: dict[str, int] = field(default_factory=dict)
     rates: dict[str, Rate] = field(default_factory=dict)
     ticks: dict[str, Ticks] = field(default_factory=dict)
+    ranked: Sequence[str] = ()  # queues of one caller each, whose priorities are strict
     spread: Sequence[str] = ()  # queues that must have had tasks on several shards, or else nothing was tried
 
 
@@ -108,7 +109,7 @@ def enqueue_line(task: NewTask, budgets: Mapping[str, int]) -> Event:
         value=task.headers.get(VALUE_HEADER) or value_in(task.payload), delay_ms=task.delay_ms or 0,
         budget=budgets.get(task.type, 0), unique=task.unique_key,
         scope=task.unique_scope.value if task.unique_key else "", ttl_ms=task.ttl_ms or 0,
-        timeout_ms=task.timeout_ms or 0, guilty=task.type in GUILTY,
+        timeout_ms=task.timeout_ms or 0, guilty=task.type in GUILTY, priority=task.priority or 0,
     )  # fmt: skip
 
 

@@ -24,7 +24,9 @@ from chaos.workloads.options import (
     KEY_CAPS,
     OPTION_QUEUES,
     POLICIES,
+    RANKED,
     SCHEDULES,
+    STRICT,
     TENANT_CAPS,
     TICK_EVERY_MS,
     TICKS,
@@ -47,7 +49,7 @@ from holdfast.client import (
 
 PLAIN_QUEUES = ("work", "more")  # spread over so many shards, for their tasks without a request id:
 SPREAD_OVER = 3
-QUEUES = (*PLAIN_QUEUES, *OPTION_QUEUES)
+QUEUES = (*PLAIN_QUEUES, *OPTION_QUEUES)  # of all workers
 # Low enough to be reached: claims that nobody ends hold on to it until their lease has run out.
 CAPS = {"more": 8}
 LEASE_MS = 1200
@@ -64,6 +66,8 @@ HELD_MAX = 200
 RECENT_MAX = 30  # tasks that may be cancelled, and that may be read
 CANCEL_SHARE, READ_SHARE = 0.5, 0.5  # of the rounds of a holder
 SCHEDULE_S_MAX = 30.0
+HEARD_S = 3.0  # until every shard has heard of its settings
+RANKED_MAX = 6  # tasks that are sent to a queue, or claimed, in one call
 
 # How a worker ends its claims. `late` acks after the lease has run out, `stale` waits until somebody else has the task.
 FATES = ("ack", "extend", "fail", "release", "repeat", "late", "stale", "never")
@@ -94,7 +98,7 @@ class Calls:
     ended: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))  # tasks to be read
     first_ticks_ms: dict[str, int] = field(default_factory=dict)  # by schedule
     ticks: dict[str, Ticks] = field(default_factory=dict)
-    queues: Sequence[str] = QUEUES
+    queues: Sequence[str] = (*QUEUES, *RANKED)
     worker_queues: Sequence[str] = ()
     spreadable: Sequence[str] = PLAIN_QUEUES
     has_gaps: bool = False
@@ -104,6 +108,7 @@ class Calls:
     async def prepare(self, client: AsyncClient) -> None:
         """Limits and schedules."""
         policies = {queue: QueuePolicy(concurrency_max=most) for queue, most in CAPS.items()} | POLICIES
+        policies |= dict.fromkeys(RANKED, STRICT)
         for queue, policy in policies.items():
             await client.set_queue(queue, policy=policy)
         for queue in PLAIN_QUEUES:
@@ -119,6 +124,8 @@ class Calls:
                 for number in range(count):
                     name = f"{act.__name__.strip('_')}-{number}"
                     group.create_task(with_caller(self.setting, number, name, act))
+            for number, queue in enumerate(RANKED):  # the second one goes straight to the brokers
+                group.create_task(with_caller(self.setting, 2 * number, queue, self._rank))
 
     async def finish(self, client: AsyncClient) -> list[str]:
         """Lets each schedule come up to this moment, and pauses it."""
@@ -146,7 +153,7 @@ class Calls:
     def expected(self) -> Expected:
         return Expected(
             caps=dict(CAPS), key_caps=dict(KEY_CAPS), tenant_caps=dict(TENANT_CAPS), ticks=self.ticks,
-            spread=spread_queues(self.setting, PLAIN_QUEUES),
+            ranked=RANKED, spread=spread_queues(self.setting, PLAIN_QUEUES),
         )  # fmt: skip
 
     # --- producers --------------------------------------------------------------------------------------------
@@ -261,6 +268,36 @@ class Calls:
             for claim, result in zip(claims, results, strict=True)
         ]  # fmt: skip
         await caller.send(lines, send)
+
+    # --- both at once -------------------------------------------------------------------------------------------
+
+    async def _rank(self, caller: Caller, draw: random.Random, queue: str) -> None:
+        await asyncio.sleep(HEARD_S)
+        asked = 0
+        while self.working:
+            if self.producing:
+                await self._enqueue(caller, [self._ranked(draw, queue) for _ in range(draw.randint(1, RANKED_MAX))])
+            asked += 1
+            request_id, tasks_max = f"{queue}-{asked}", draw.randint(1, RANKED_MAX)
+
+            async def send(
+                client: AsyncClient, tasks_max: int = tasks_max, name: str = request_id
+            ) -> list[ClaimedTask]:
+                return await client.reserve(
+                    [queue], max_tasks=tasks_max, lease_ms=LEASE_MS, wait_ms=100, worker=queue, claim_request_id=name
+                )
+
+            claims = await caller.claim(line(CLAIM, queue=queue, req_id=request_id), send)
+            await self.use(caller, ACK, claims or [])
+            await asyncio.sleep(draw.uniform(0, self.size.pause_s * self.setting.pace))
+
+    def _ranked(self, draw: random.Random, queue: str) -> NewTask:
+        self._sent += 1
+        value = f"{queue}-{self._sent}"
+        return NewTask(
+            queue, "t", value.encode(), request_id=value, priority=draw.randint(0, 9), max_attempts=1000,
+            max_claims=10_000,
+        )  # fmt: skip
 
     # --- holders of tokens that have ended ----------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from holdfast.client import CatchUp, NewTask, QueuePolicy, RetryPolicy, Schedule, UniqueScope
 
+# One caller each, who sends and claims by turns: so it is known which of its tasks were ready when it asked.
+RANKED = ("ranked-1", "ranked-2")
+STRICT = QueuePolicy(oldest_share_percent=0)
 LIMITED, ONCE, BRIEF, TIMED, TICKS = "limited", "once", "brief", "timed", "ticks"
 OPTION_QUEUES = (LIMITED, ONCE, BRIEF, TIMED, TICKS)
 # Few keys and small caps, so that each is always wanted by somebody else.

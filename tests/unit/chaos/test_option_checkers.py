@@ -50,6 +50,18 @@ def two_held(**second: Any) -> Parts:
     return [sent(), sent("v2", "t2", req_id="r2"), first, other, used(ACK, at=4), used(ACK, 11, 4, task="t2")]
 
 
+# --- priorities -----------------------------------------------------------------------------------------------
+
+RANKED = replace(TWO_DONE, ranked=("q",))
+
+
+def ranked(first: int, second: int, *, known: float = 0, at: float = 3, nth: int = 1) -> Parts:
+    """Two tasks with these priorities; the second one may be known of late, and is handed out after the first."""
+    sends = [replace(sent(), priority=first), replace(sent("v2", "t2", at=known, req_id="r2"), priority=second)]
+    claims = [replace(claimed(), nth=1), replace(claimed(11, at, task="t2", value="v2"), nth=nth)]
+    return [*sends, *claims, used(ACK, at=5), used(ACK, 11, 5, task="t2")]
+
+
 # --- unique keys ----------------------------------------------------------------------------------------------
 
 
@@ -106,6 +118,12 @@ ALLOWED: dict[str, tuple[Final, Parts]] = {
     "two tasks of a key in another queue than the capped one": (
         replace(TWO_DONE, key_caps={"other": 1}), two_held(limit_key="k")
     ),
+    "the higher priority first": (RANKED, ranked(7, 3)),
+    "one like the other": (RANKED, ranked(3, 3)),
+    "a higher priority that was sent meanwhile": (RANKED, ranked(3, 7, known=0.6)),
+    "a higher priority that somebody else asked for meanwhile": (RANKED, ranked(3, 7, at=1.4)),
+    "a higher priority that somebody held before": (RANKED, ranked(3, 7, nth=2)),
+    "a higher priority where they are not strict": (TWO_DONE, ranked(3, 7)),
     "answered with the task that has the key": (
         DONE, [wanted(), wanted("v2", at=1, taken=True), claimed(at=2), wanted("v3", at=3, taken=True), used(ACK, at=4)]
     ),
@@ -209,6 +227,7 @@ BROKEN: dict[str, tuple[str, Final, Parts]] = {
     ),
     "two tasks of a limit key": ("cap: 2 tasks of q with limit key k", BY_KEY, two_held(limit_key="k")),
     "two tasks of a tenant": ("cap: 2 tasks of q of tenant t", BY_TENANT, two_held(tenant="t")),
+    "a higher priority that waited": ("priority: t1 of priority 3 was handed out before t2 of 7", RANKED, ranked(3, 7)),
     "two with a key": (
         "unique: t2 was added although t1", TWO_DONE,
         [wanted(), wanted("v2", "t2", 1), claimed(at=2), used(ACK, at=3), *second_done(4)],
