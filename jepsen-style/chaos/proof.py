@@ -25,7 +25,7 @@ TRIALS: dict[str, tuple[str, ...]] = {
     ),
     "cap-doubled": (*SMALL, "--workload", "limits", "--fault", "none", "--seconds", "20", "--drain", "5"),
     "sync-lies": (*CALLS, "--fault", "power-cut", "--seconds", "6"),
-    "lease-of-the-wait": (*LIFE, "--fault", "none"),
+    **dict.fromkeys(("lease-of-the-wait", "wait-at-the-router-not-told"), (*LIFE, "--fault", "none")),
     # Little to do, so that workers wait when they are stopped: what comes then is given to them.
     "leases-not-looked-at": (*LIFE, "--fault", "pause-worker", "--pace", "4", "--seconds", "90"),
     "ready-while-stalled": (*LIFE, *ONE_REPLICA, "--fault", "disk-stall"),  # or another replica would lead soon
