@@ -25,7 +25,7 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-long check fmt proto lock render bench bench-peers demo demo-cluster clean sim chaos moves
+.PHONY: help venv run test test-long check fmt proto lock render bench bench-peers performance demo demo-cluster clean sim chaos moves
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ $(PEERS): pyproject.toml requirements/build.txt requirements/peers.txt
 
 bench-peers: $(PEERS)  ## Compare with other brokers in one run: make bench-peers ARGS="--only holdfast-1,postgres --quick"
 	@$(PEERS_BIN)/python benchmarks/compare.py $(ARGS)
+
+performance: $(DEV) $(PEERS)  ## Measure all that docs/performance.md shows and write its tables
+	@$(BIN)/python benchmarks/performance.py --measure --peers-python $(PEERS_BIN)/python $(ARGS)
 
 demo: $(RUN)  ## Kill a worker and the server amid 10,000 tasks, and account for every one (about 30 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
