@@ -11,6 +11,11 @@ INSTALL := $(PIP) install --require-hashes --only-binary :all: --no-binary pysyn
 # When what running needs was installed, and what developers need.
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+# What `make bench-peers` needs: the clients and servers of other brokers stay out of the environment of developers.
+PEERS_VENV := .venv-peers
+PEERS_BIN := $(PEERS_VENV)/bin
+PEERS := $(PEERS_VENV)/.installed
+PEERS_INSTALL := $(PEERS_BIN)/python -m pip --quiet --disable-pip-version-check
 # Arguments passed on, e.g.  make run ARGS="--port 7500"   make test ARGS="tests/unit -k config"
 ARGS ?=
 SEEDS ?= 1000
@@ -20,7 +25,7 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 START ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-long check fmt proto lock render bench demo demo-cluster clean sim chaos moves
+.PHONY: help venv run test test-long check fmt proto lock render bench bench-peers performance demo demo-cluster clean sim chaos moves
 
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,12 +93,28 @@ moves: $(DEV)  ## Move replicas while each participant dies at every step of it 
 bench: $(DEV)  ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
+# All that is needed is in the file: pip must not look for the extras that some of it names.
+$(PEERS): pyproject.toml requirements/build.txt requirements/peers.txt
+	@echo "Installing Holdfast and the clients of its peers into $(PEERS_VENV) …"
+	@"$(PYTHON)" -m venv $(PEERS_VENV)
+	@$(PEERS_INSTALL) install --require-hashes --only-binary :all: --requirement requirements/build.txt
+	@$(PEERS_INSTALL) install --require-hashes --only-binary :all: --no-binary pysyncobj --no-build-isolation \
+		--no-deps --requirement requirements/peers.txt
+	@$(PEERS_INSTALL) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+bench-peers: $(PEERS)  ## Compare with other brokers in one run: make bench-peers ARGS="--only holdfast-1,postgres --quick"
+	@$(PEERS_BIN)/python benchmarks/compare.py $(ARGS)
+
+performance: $(DEV) $(PEERS)  ## Measure all that docs/performance.md shows and write its tables
+	@$(BIN)/python benchmarks/performance.py --measure --peers-python $(PEERS_BIN)/python $(ARGS)
+
 demo: $(RUN)  ## Kill a worker and the server amid 10,000 tasks, and account for every one (about 30 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 demo-cluster: $(RUN)  ## Kill a leader, empty a node and add one in a cluster under load, lose nothing (about 90 s)
 	@$(BIN)/python -m examples.demo_cluster $(ARGS)
 
-clean:  ## Remove caches, build output and .venv; never a data directory
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean:  ## Remove caches, build output and the environments; never a data directory
+	rm -rf $(VENV) $(PEERS_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

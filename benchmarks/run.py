@@ -12,10 +12,12 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.bench import FULL, QUICK, Bench, Sizes
+from harness.commands import DATE_FORMAT, as_typed
 from harness.display import Display
 from harness.machine import Machine, look_at_machine
 from harness.results import Aim, BrokenRunError, Measured, Outcome, reasons
@@ -33,6 +35,7 @@ from scenarios import (
     router,
     router_failover,
     router_start,
+    shapes,
     shard_away,
     singles,
     storms,
@@ -72,6 +75,21 @@ SCENARIOS = {
     "caller": Scenario("calls of an app, one after the other", workers.CALLER_AIMS, workers.measure_caller, 3),
     # Takes many samples by itself.
     "backlog": Scenario("claim and ack with a large backlog, start-up, memory", backlog.AIMS, backlog.measure, 1),
+    "batch-sizes": Scenario(
+        "enqueue, claim and ack in calls of 1, 10, 100 and 1,000 tasks", shapes.BATCH_AIMS, shapes.measure_batches, 3
+    ),
+    "payloads": Scenario(
+        "enqueue, claim and ack of tasks of 0, 1 and 64 KB, ten per call",
+        shapes.PAYLOAD_AIMS,
+        shapes.measure_payloads,
+        3,
+    ),
+    "shards-replicas": Scenario(
+        "whole lives on three nodes that have 1 or 4 shards with 1 or 3 replicas",
+        shapes.SHARD_AIMS,
+        shapes.measure_shards,
+        3,
+    ),
     "overload": Scenario(
         f"memory while {overload.CALLERS} connections send tasks of 1 MB without a pause (asked for: --seconds 20)",
         overload.AIMS,
@@ -181,14 +199,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         type=_positive,
         metavar="N",
         help="tasks of enqueue, lifecycle, worker and caller, replicated or not, of a run of router-enqueue and "
-        "limits, and of a storm",
+        "limits, of each size of calls and payloads, and of a storm",
     )
     parser.add_argument(
         "--seconds",
         type=_positive,
         metavar="N",
-        help="length of single, overload, a turn of replicated-single, router-single and many-tenants, of idle-shards "
-        "and many-shards, and before a move or a storm",
+        help="length of single, overload, a turn of replicated-single, router-single, shards-replicas and "
+        "many-tenants, of idle-shards and many-shards, and before a move or a storm",
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
     parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
@@ -219,6 +237,7 @@ def _sizes(arguments: argparse.Namespace) -> Sizes:
             router_tasks=number,
             limit_tasks=number,
             storm_tasks=number,
+            shape_tasks=number,
         )
     if arguments.seconds:
         seconds = float(arguments.seconds)
@@ -269,6 +288,8 @@ async def _run_scenario(name: str, bench: Bench, repeats: int) -> Outcome:
 def _write_json(path: Path, machine: Machine, sizes: Sizes, outcomes: Sequence[Outcome], *, quick: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
+        "date": datetime.now(UTC).strftime(DATE_FORMAT),
+        "command": as_typed("bench", sys.argv[1:]),
         "quick": quick,
         "machine": dataclasses.asdict(machine),
         "sizes": dataclasses.asdict(sizes),

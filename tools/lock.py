@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ FILES = {
     "run.txt": ("dependencies", "server", "local"),
     "image.txt": ("dependencies", "server", "backup"),
     "build.txt": ("build-system", "build"),
+    "peers.txt": ("dependencies", "server", "local", "peers"),
 }
 BUILT = "pysyncobj"  # comes as source only
 
@@ -55,10 +57,16 @@ def digest_of(project: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-def choose(project: dict[str, Any], path: Path, *options: str) -> None:
+def pins_of(path: Path) -> list[str]:
+    """What a file has chosen, without the hashes."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.removesuffix("\\").strip() for line in lines if line[:1].isalnum()]
+
+
+def choose(project: dict[str, Any], path: Path, *options: str, pins: Sequence[str] = ()) -> None:
     """Writes a file. What is in it already keeps its version."""
     lists = lists_of(project)
-    asked = [line for each in FILES[path.name] for line in lists[each]]
+    asked = [line for each in FILES[path.name] for line in lists[each]] + [*pins]
     lowest = project["project"]["requires-python"].removeprefix(">=")
     command = [sys.executable, "-m", "uv", "pip", "compile", "-", "--output-file", str(path), "--quiet", *options]
     command += ["--universal", "--python-version", lowest, "--only-binary", ":all:", "--no-binary", BUILT]
@@ -79,6 +87,8 @@ def choose_all(repo: Path, *options: str) -> None:
         for part in ("run.txt", "image.txt", "build.txt"):
             shutil.copy(folder / "dev.txt", folder / part)  # so that it takes the versions from there
             choose(project, folder / part)
+        # Holdfast is compared in the versions that it is tested with.
+        choose(project, folder / "peers.txt", *options, pins=pins_of(folder / "run.txt"))
         shutil.copytree(folder, repo / FOLDER, dirs_exist_ok=True)
 
 

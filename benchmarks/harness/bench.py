@@ -59,6 +59,7 @@ class Sizes:
     waiting_seconds: float  # while they have nothing to do
     beating_workers: int  # whose heartbeats are measured
     listed_tasks: int  # in one queue, while lists are measured
+    shape_tasks: int  # for each size of calls and payloads
 
 
 FULL = Sizes(
@@ -93,6 +94,7 @@ FULL = Sizes(
     waiting_seconds=310.0,
     beating_workers=1_000,
     listed_tasks=100_000,
+    shape_tasks=20_000,
 )
 QUICK = Sizes(
     enqueue_tasks=20_000,
@@ -126,6 +128,7 @@ QUICK = Sizes(
     waiting_seconds=3.0,
     beating_workers=100,
     listed_tasks=5_000,
+    shape_tasks=1_000,
 )
 
 

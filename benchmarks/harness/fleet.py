@@ -8,10 +8,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from harness.protocol import GO, PROGRESS, READY, RESULT, STOP, LoadResult, LoadSpec
+from harness.protocol import GO, PROGRESS, READY, RESULT, STOP, LoadResult
 from harness.results import BrokenRunError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LOAD_SCRIPT = Path(__file__).resolve().parent.parent / "load.py"
 STALL_SECONDS_MAX = 60.0  # without a sign of life
@@ -29,10 +32,11 @@ class LoadProcess:
         self.done = 0  # tasks, as far as it has told
 
     @classmethod
-    async def start(cls, name: str, spec: LoadSpec) -> Self:
+    async def start(cls, name: str, spec: "DataclassInstance", script: Path = LOAD_SCRIPT) -> Self:
+        """`script` is told the spec, and does what it says."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(LOAD_SCRIPT), stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE_BYTES_MAX
+            sys.executable, str(script), stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE_BYTES_MAX
         )
         load = cls(name, process)
         load._say(json.dumps(dataclasses.asdict(spec)))
@@ -46,6 +50,10 @@ class LoadProcess:
             self._process.kill()
             await self._process.wait()
         await self._error_reader
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     async def until_ready(self) -> None:
         event = await self._next_event()
@@ -98,15 +106,18 @@ class LoadProcess:
 class Fleet:
     """Load processes that work at the same time."""
 
-    def __init__(self, specs: Mapping[str, LoadSpec]) -> None:
+    def __init__(self, specs: "Mapping[str, DataclassInstance]", script: Path = LOAD_SCRIPT) -> None:
         self._specs = specs
+        self._script = script
         self._stack = AsyncExitStack()
         self._loads: dict[str, LoadProcess] = {}
 
     async def __aenter__(self) -> Self:
         try:
             for name, spec in self._specs.items():
-                self._loads[name] = await self._stack.enter_async_context(await LoadProcess.start(name, spec))
+                self._loads[name] = await self._stack.enter_async_context(
+                    await LoadProcess.start(name, spec, self._script)
+                )
             for load in self._loads.values():
                 await load.until_ready()
         except BaseException:
@@ -116,6 +127,10 @@ class Fleet:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    @property
+    def pids(self) -> list[int]:
+        return [load.pid for load in self._loads.values()]
 
     @property
     def names(self) -> list[str]:

@@ -56,7 +56,8 @@ class Control:
         await self._stop
 
 
-def _tell(event: str, **more: object) -> None:
+def tell(event: str, **more: object) -> None:
+    """The parent, in one line."""
     sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
     sys.stdout.flush()
 
@@ -249,13 +250,14 @@ ROLES: dict[str, Role] = {
 }
 
 
-async def _report(load: Load) -> None:
+async def report_progress(result: LoadResult) -> None:
+    """Tells the parent now and then, until cancelled."""
     told, told_s = 0, 0.0
     while True:
         await asyncio.sleep(PROGRESS_SECONDS)
-        if load.result.done != told or time.monotonic() - told_s > SIGN_SECONDS:
-            told, told_s = load.result.done, time.monotonic()
-            _tell(PROGRESS, done=told)
+        if result.done != told or time.monotonic() - told_s > SIGN_SECONDS:
+            told, told_s = result.done, time.monotonic()
+            tell(PROGRESS, done=told)
 
 
 async def main(roles: Mapping[str, Role]) -> None:
@@ -264,10 +266,10 @@ async def main(roles: Mapping[str, Role]) -> None:
     async with AsyncClient(spec.address, timeout_s=CALL_SECONDS_MAX, retry=spec.retry, direct=spec.direct) as client:
         load = Load(spec, client, control)
         await load.warm_up()
-        _tell(READY)
+        tell(READY)
         if await control.next_line() != GO:
             raise BrokenRunError("expected the word to go")
-        reporting = asyncio.create_task(_report(load))
+        reporting = asyncio.create_task(report_progress(load.result))
         cpu_s = time.process_time()
         load.result.started_s = time.monotonic()
         try:
@@ -276,4 +278,4 @@ async def main(roles: Mapping[str, Role]) -> None:
             sys.exit("; ".join(dict.fromkeys(str(error) for error in group.exceptions)))
         load.result.cpu_s = time.process_time() - cpu_s
         reporting.cancel()
-        _tell(RESULT, result=dataclasses.asdict(load.result))
+        tell(RESULT, result=dataclasses.asdict(load.result))

@@ -44,6 +44,12 @@ class MappedCluster(Cluster):
         super().__init__(directory, shards, replication)
         self._etcd = EtcdProcess(directory / "etcd")
 
+    @property
+    def etcd_pid(self) -> int:
+        pid = self._etcd.pid
+        assert pid is not None
+        return pid
+
     async def _begin(self) -> None:
         await _start_etcd(self._etcd)
         await self._start_nodes()

@@ -39,6 +39,8 @@ MAKE_ARGS = {
     "help": "",
     "test": "--version",
     "bench": "--help",
+    "bench-peers": "--help",
+    "performance": "--help",
     "chaos": "--help",
     "demo": "--help",
 }  # test_demo.py runs the demo
@@ -388,4 +390,5 @@ def _sign_of(command: str) -> str:
 def _make(target: str) -> list[str]:
     """The real recipe, in this virtual environment, which is taken to be up to date."""
     stamps = [f"--old-file={sys.prefix}/{name}" for name in (".installed", ".installed-dev")]
-    return ["make", "--no-print-directory", "-C", str(REPO), *stamps, f"VENV={sys.prefix}", target]
+    environments = [f"{name}={sys.prefix}" for name in ("VENV", "PEERS_VENV")]
+    return ["make", "--no-print-directory", "-C", str(REPO), *stamps, *environments, target]

@@ -46,6 +46,10 @@ def test_what_running_needs_is_what_the_tests_are_run_with(part: str) -> None:
     assert set(entries(part)) <= set(entries("dev.txt"))
 
 
+def test_peers_are_compared_with_what_is_run() -> None:
+    assert pins("run.txt").items() <= pins("peers.txt").items()
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     shutil.copy(REPO / "pyproject.toml", tmp_path)
