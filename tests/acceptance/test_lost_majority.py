@@ -24,6 +24,7 @@ def recover(shard: int, data_dir: Path, capsys: pytest.CaptureFixture[str], *, a
     arguments = ["shard", "recover", str(shard), "--data-dir", str(data_dir), "--json"]
     code = main([*arguments, "--i-accept-data-loss"] if accept else arguments)
     out, err = capsys.readouterr()
+    assert ("shard_recovered" in err) == (code == 0), "what was done to data is logged, and nothing else is"
     return json.loads(out) if code == 0 else (code, err)
 
 
@@ -57,6 +58,7 @@ def test_a_shard_that_lost_its_majority_is_made_of_what_is_left(
         kept.start()
         for shard in range(SHARDS):
             wait_until(lambda shard=shard: cluster.leader(shard) == "n1", "n1 to lead alone")  # type: ignore[misc]
+        wait_until(lambda: len(kept.events("shard_reclaimed")) == SHARDS, "n1 to have told the map, and its log")
         with Client(cluster.address, timeout_s=DEADLINE_S) as client:
             wait_until(lambda: _is_refused(client, held[0]), "the old token to be refused by the new leader")
             claims = claim_all(client, queues, 40)
