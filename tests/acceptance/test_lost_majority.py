@@ -12,7 +12,7 @@ from holdfast.client import Client, HoldfastError, NewTask, StaleToken
 from tests.integration.cluster import Cluster
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import claim_all, queues_of_all_shards
-from tests.integration.server import DEADLINE_S, wait_until
+from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
 from tests.long import IS_LONG
 
 SHARDS = 2
@@ -24,6 +24,7 @@ def recover(shard: int, data_dir: Path, capsys: pytest.CaptureFixture[str], *, a
     arguments = ["shard", "recover", str(shard), "--data-dir", str(data_dir), "--json"]
     code = main([*arguments, "--i-accept-data-loss"] if accept else arguments)
     out, err = capsys.readouterr()
+    assert ("shard_recovered" in err) == (code == 0), "what was done to data is logged, and nothing else is"
     return json.loads(out) if code == 0 else (code, err)
 
 
@@ -57,6 +58,7 @@ def test_a_shard_that_lost_its_majority_is_made_of_what_is_left(
         kept.start()
         for shard in range(SHARDS):
             wait_until(lambda shard=shard: cluster.leader(shard) == "n1", "n1 to lead alone")  # type: ignore[misc]
+        wait_until(lambda: _reclaimed(kept) == set(range(SHARDS)), "n1 to have told the map, and its log")
         with Client(cluster.address, timeout_s=DEADLINE_S) as client:
             wait_until(lambda: _is_refused(client, held[0]), "the old token to be refused by the new leader")
             claims = claim_all(client, queues, 40)
@@ -68,6 +70,11 @@ def test_a_shard_that_lost_its_majority_is_made_of_what_is_left(
         cluster.wait_settled()
         cluster.check_hashes()
         assert {shard.group >> 47 & 0xFFFF for shard in cluster.info().shards} == {2}
+
+
+def _reclaimed(node: ServerProcess) -> set[int]:
+    """As its log has it; it may say so more than once."""
+    return {event["shard"] for event in node.events("shard_reclaimed")}
 
 
 def _is_refused(client: Client, claim: Any) -> bool:

@@ -29,8 +29,10 @@ class Rebalancer:
     """`start`, then `run` until a signal or a failure, which it returns."""
 
     def __init__(self, config: RebalancerConfig, *, dry_run: bool = False, etcd: Etcd | None = None) -> None:
-        """`dry_run`: it only says what it would do. `etcd`: another one than the configuration says, for tests."""
+        """`dry_run`: it only says what it would do, and is no candidate: whoever is active moves replicas meanwhile.
+        `etcd`: another one than the configuration says, for tests."""
         self._config = config
+        self._dry_run = dry_run
         self._etcd = etcd or connect(config)
         self._stop_asked = asyncio.Event()
         self.metrics = Metrics()
@@ -41,7 +43,8 @@ class Rebalancer:
         plans = PlanAdmin(store, self.follower, answers.state_bytes, answers.lag, answers.transfer)
         self._election = Election(self._etcd, self.follower, f"{socket.gethostname()}:{os.getpid()}")
         self._watcher = Watcher(config, store, self.follower, plans, self._election, self.metrics, dry_run=dry_run)
-        self._background = Service(self.follower.run, self._election.run, self._watcher.run)
+        candidacy = [] if dry_run else [self._election.run]
+        self._background = Service(self.follower.run, *candidacy, self._watcher.run)
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)
 
@@ -84,6 +87,8 @@ class Rebalancer:
             return False, found.why_no_cluster
         if not self.follower.is_current:
             return True, f"waiting: {self.follower.trouble or 'etcd does not answer'}"
+        if self._dry_run:
+            return True, "a dry run: it says what it would do"
         if not self._election.is_active:
             return True, f"standing by: {found.rebalancer.name if found.rebalancer else 'nobody'} rebalances"
         return True, "paused" if found.rebalancing is not None and found.rebalancing.is_paused else "rebalancing"

@@ -51,7 +51,7 @@ class Watcher:
         self._plans = plans
         self._election = election
         self._metrics = metrics
-        self._dry_run = dry_run  # only say what would be done
+        self._dry_run = dry_run  # only say what would be done: whoever is active, and without a trace in etcd
         self._now_s = now_s
         self._absences = _Absences(now_s)
         self._nodes: tuple[Set[str], Set[str]] = (frozenset(), frozenset())  # that are alive, and that drain
@@ -77,7 +77,8 @@ class Watcher:
     async def poll(self) -> None:
         """Once. Does at most one thing."""
         found = self._follower.map
-        if not (self._election.is_active and self._follower.is_current) or found.cluster is None:
+        looks = self._election.is_active or self._dry_run  # who only looks is in nobody's way, and nobody in theirs
+        if not (looks and self._follower.is_current) or found.cluster is None:
             self._absences.forget()  # what happened meanwhile was not seen
             return
         record = await self._remember(found)
@@ -100,7 +101,7 @@ class Watcher:
         """The record as it is, with who is away brought up to date if that is worth a write."""
         known = found.rebalancing or RebalancingRecord()
         gone = self._absences.count(absent(found), dict(known.gone))
-        if not self._absences.is_news:
+        if not self._absences.is_news or self._dry_run:
             return replace(known, gone=gone)
         for name in sorted({name for name, _ in gone} - {name for name, _ in known.gone}):
             _log.warning("node_away", node=name, given_up_after_seconds=self._config.gone_after_seconds)

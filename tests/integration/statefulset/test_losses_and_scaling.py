@@ -70,3 +70,23 @@ def test_three_brokers_become_five_and_three_again(cluster: SimulatedCluster, tm
         assert {node["name"] for node in nodes(cluster)} == {f"{BROKER}-{at}" for at in range(3)}
     running.check(BUSY_S_MAX)
     assert cluster.all_events() == []
+
+
+def test_a_set_that_somebody_just_shrinks_loses_nothing_and_is_whole_when_it_grows_back(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Nobody drained. Of two brokers that share a shard one goes, and the other one only when `preStop` gives up."""
+    cluster.scale(BROKER, 5)
+    cluster.wait(lambda: len(nodes(cluster)) == 5, "five nodes")
+    for stays, leaves in ((0, 3), (1, 4)):
+        holdfast(cluster, "shard", "move", "0", "--from", f"{BROKER}-{stays}", "--to", f"{BROKER}-{leaves}")
+    with under_load(address(cluster), SHARDS, tmp_path) as running:
+        cluster.scale(BROKER, 3)
+        [refused] = cluster.all_events()
+        assert refused.startswith("FailedPreStopHook")
+        assert "shard 0 would lose the majority" in refused
+        cluster.scale(BROKER, 5)
+        cluster.wait_ready(BROKER)
+        until_healthy(cluster)
+        running.wait_more(2 * SHARDS)
+    running.check(30)

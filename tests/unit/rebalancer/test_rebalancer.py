@@ -24,6 +24,7 @@ from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.decisions import holders
 from holdfast.rebalancer.election import Election
 from holdfast.rebalancer.metrics import Metrics
+from holdfast.rebalancer.server import Rebalancer
 from holdfast.rebalancer.watcher import Watcher
 from tests.unit.cluster.cluster_shards import WishfulShards
 from tests.unit.cluster.cluster_stage import KEYS, NAME, WAIT_S, add_nodes, following, make_store, node, read_map
@@ -212,8 +213,38 @@ async def test_a_dry_run_changes_nothing(stages: Any) -> None:
     await stage.go("d")
     await stage.come("e")
     found = await stage.tick(200)
-    assert (found.plan, dict(found.drains)) == (None, {})
+    assert (found.plan, dict(found.drains), found.rebalancing) == (None, {}, None)
     assert "e" not in holders(found)
+
+
+async def test_a_dry_run_says_what_it_would_do_although_another_process_is_active(stages: Any) -> None:
+    stage: Stage = await stages("abc")
+    stage.watcher = stage.another(dry_run=True)
+    stage.watcher._election = cast(Any, SimpleNamespace(is_active=False))
+    await stage.come("d")
+    assert "d" not in holders(await stage.tick(10))
+    assert stage.watcher._reported.startswith("would {'kind': 'balance'")
+
+
+async def test_a_dry_run_is_no_candidate_and_keeps_nobody_from_being_active(
+    stages: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elections, "AGAIN_SECONDS", 0.01)
+    stage: Stage = await stages("abc")
+    config = CONFIG.model_copy(update={"cluster_name": NAME, "ops_port": 0})
+    looking, working = (Rebalancer(config, dry_run=dry_run, etcd=stage.etcd) for dry_run in (True, False))
+    async with AsyncExitStack() as stack:
+        for each in (looking, working):
+            await each.start()
+            stack.push_async_callback(each._close)
+            await each.follower.wait_until(lambda found: found.cluster is not None, WAIT_S)
+            if each is looking:
+                await asyncio.sleep(0.1)  # time enough to be elected, if it stood
+        await working.follower.wait_until(lambda found: found.rebalancer is not None, WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while working.readiness() != (True, "rebalancing"):
+                await asyncio.sleep(0)
+        assert looking.readiness() == (True, "a dry run: it says what it would do")
 
 
 async def test_nothing_begins_while_a_node_is_about_to_be_stopped(stages: Any) -> None:
