@@ -6,9 +6,10 @@ memory, because they are about to be sent and applied; older ones are read from 
 The hard state is one small record per shard: everything that must not be forgotten and is not an entry. It is staged in
 the round of the entries that change it, so a crash keeps both or neither.
 
-**Gone.** A replica that was removed from its group is deleted, but not what it has promised. `forget` leaves a record
-of its term, its vote and how far its log reached, and no entries: nothing of it keeps the log from being cut. If the
-same group wants this node again, `create` begins an empty journal with that record. It holds until the next `forget`:
+**Tombstone.** A replica that was removed from its group is deleted, but not what it has promised. `forget` leaves a
+record of its term, its vote and how far its log reached, and no entries: nothing of it keeps the log from being cut. If
+the same group wants this node again, `create` begins an empty journal with that record. It holds until the next
+`forget`:
   * with the term and the vote it cannot vote twice in one term
   * with the end of its former log it votes for nobody who lacks what it had acknowledged, and does not stand before it
     has all of that again. Members that have not heard of its removal still count its vote.
@@ -81,7 +82,7 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Tombstone:
     """What is left of a replica that was deleted: it must not contradict this if its group takes it back."""
 
     group: int
@@ -90,11 +91,15 @@ class Gone:
     last: Last  # how far its log reached
 
 
-def gone_of(log: NodeLog, shard: int) -> Gone | None:
+def tombstone_of(log: NodeLog, shard: int) -> Tombstone | None:
     """None if there is a replica of this shard, or never was one. Goes by what is durable."""
     record = log.hard_states.get(shard)
     hard = None if record is None else HardState.decode(record)
-    return Gone(hard.group, hard.term, hard.voted_for, hard.former_last) if hard is not None and hard.is_gone else None
+    return (
+        Tombstone(hard.group, hard.term, hard.voted_for, hard.former_last)
+        if hard is not None and hard.is_gone
+        else None
+    )
 
 
 class NodeJournal:
@@ -119,7 +124,7 @@ class NodeJournal:
     @classmethod
     def create(cls, log: NodeLog, shard: int, *, group: int, state_name: str) -> "NodeJournal":
         """The journal of an empty replica. If it belonged to the same group before, it still owes what it promised."""
-        gone = gone_of(log, shard)
+        gone = tombstone_of(log, shard)
         if gone is None and shard in log.hard_states:
             raise JournalError(f"Expected no replica of shard {shard}, but the log has one.")
         hard = HardState(group, state_name)
