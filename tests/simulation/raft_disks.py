@@ -9,7 +9,7 @@ from zlib import crc32
 
 from holdfast.raft.journal import Known, MemoryJournal
 from holdfast.raft.messages import Configuration, Entry, Kind
-from holdfast.raft.node_journal import NodeJournal, gone_of
+from holdfast.raft.node_journal import NodeJournal, tombstone_of
 from holdfast.wal.node_log import SEGMENT_BYTES_MIN, Flush, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
@@ -275,7 +275,7 @@ class NodeDisk(MemoryDisk):
     def wipe(self) -> None:
         """The power may fail while the log is told; then it is told again."""
         crashes_after = self.draw.choice([None, self.draw.randrange(6)])
-        while gone_of(self._log, 0) is None:
+        while tombstone_of(self._log, 0) is None:
             self._node.forget()
             flush = self._log.begin_flush()
             assert flush is not None

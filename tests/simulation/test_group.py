@@ -311,10 +311,10 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
     reported: set[Replica] = set()
     sync, dropped = CommitLoop._sync, Replica.dropped
 
-    async def note_active(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        reported.difference_update(rounds.replicas)
+    async def note_active(commit_loop: CommitLoop, flush: Flush, active: list[Replica]) -> None:
+        reported.difference_update(commit_loop.replicas)
         reported.update(active)
-        await sync(rounds, flush, active)
+        await sync(commit_loop, flush, active)
 
     def tell(replica: Replica, refused: RefusedError) -> None:
         if replica in reported:

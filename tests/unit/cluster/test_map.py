@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.cluster.etcd.api import Change, Changes, Row, Snapshot
+from holdfast.cluster.etcd.api import Changes, Row, RowChange, Snapshot
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import (
     EMPTY,
@@ -58,11 +58,11 @@ def loaded() -> PartitionMap:
 
 
 def put(key: bytes, value: bytes, revision: int = 30) -> Changes:
-    return Changes(revision, [Change(Row(key, value, 1, revision, 0), is_delete=False)])
+    return Changes(revision, [RowChange(Row(key, value, 1, revision, 0), is_delete=False)])
 
 
 def delete(key: bytes, revision: int = 30) -> Changes:
-    return Changes(revision, [Change(Row(key, b"", 0, revision, 0), is_delete=True)])
+    return Changes(revision, [RowChange(Row(key, b"", 0, revision, 0), is_delete=True)])
 
 
 def test_all_records_are_found() -> None:

@@ -10,7 +10,7 @@ from holdfast.raft import node_journal
 from holdfast.raft.codec import configuration_entry
 from holdfast.raft.journal import MemoryJournal, found
 from holdfast.raft.messages import Configuration, Entry, Kind
-from holdfast.raft.node_journal import Gone, HardState, JournalError, NodeJournal, gone_of
+from holdfast.raft.node_journal import HardState, JournalError, NodeJournal, Tombstone, tombstone_of
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
@@ -86,7 +86,7 @@ class Stage:
         self.log.close(clean=False)
         self.log = NodeLog.open(self.disk, segment_bytes=SEGMENT_BYTES)
         journal = NodeJournal.load(self.log, SHARD)
-        if gone_of(self.log, SHARD) is not None:
+        if tombstone_of(self.log, SHARD) is not None:
             assert journal is None
             journal = NodeJournal.create(self.log, SHARD, group=7, state_name="s")
         assert journal is not None
@@ -275,15 +275,15 @@ def with_entries(count: int = 60) -> Stage:
 
 def test_what_is_gone_is_known_by_what_it_promised() -> None:
     stage = with_entries()
-    assert gone_of(stage.log, SHARD) is None
+    assert tombstone_of(stage.log, SHARD) is None
     stage.real.forget()
-    assert gone_of(stage.log, SHARD) is None, "not before it is durable"
+    assert tombstone_of(stage.log, SHARD) is None, "not before it is durable"
     stage.sync()
-    gone = Gone(7, 5, "b", (4, 60))
-    assert (gone_of(stage.log, SHARD), NodeJournal.load(stage.log, SHARD)) == (gone, None)
+    gone = Tombstone(7, 5, "b", (4, 60))
+    assert (tombstone_of(stage.log, SHARD), NodeJournal.load(stage.log, SHARD)) == (gone, None)
     stage.log.close(clean=False)
     log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
-    assert (gone_of(log, SHARD), NodeJournal.load(log, SHARD)) == (gone, None)
+    assert (tombstone_of(log, SHARD), NodeJournal.load(log, SHARD)) == (gone, None)
     assert (log.first_index(SHARD), log.last_index(SHARD), log.terms(SHARD)) == (0, 0, [])
 
 
@@ -314,7 +314,7 @@ def test_who_comes_back_to_its_group_is_empty_and_keeps_its_promises() -> None:
     loaded = NodeJournal.load(log, SHARD)
     assert loaded is not None
     assert (loaded.last_index, loaded.former_last, loaded.term) == (81, (4, 60), 5)
-    assert gone_of(log, SHARD) is None
+    assert tombstone_of(log, SHARD) is None
 
 
 def test_a_crash_before_who_came_back_is_durable_leaves_it_gone() -> None:
@@ -324,7 +324,7 @@ def test_a_crash_before_who_came_back_is_durable_leaves_it_gone() -> None:
     NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2").append(Entry(1, 1, Kind.REGULAR))
     stage.log.close(clean=False)
     log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
-    assert gone_of(log, SHARD) == Gone(7, 5, "b", (4, 60))
+    assert tombstone_of(log, SHARD) == Tombstone(7, 5, "b", (4, 60))
 
 
 def test_the_longest_of_several_lives_counts() -> None:
@@ -337,7 +337,7 @@ def test_the_longest_of_several_lives_counts() -> None:
     stage.real.set_term(6, None)
     stage.real.forget()  # in the same round
     stage.sync()
-    assert gone_of(stage.log, SHARD) == Gone(7, 6, None, (4, 60))
+    assert tombstone_of(stage.log, SHARD) == Tombstone(7, 6, None, (4, 60))
 
 
 def test_another_group_owes_nothing() -> None:
@@ -378,7 +378,7 @@ def test_what_is_gone_does_not_keep_the_log_from_being_cut() -> None:
     assert stage.log.cut({SHARD + 1: 56}) > before / 2
     stage.log.close(clean=False)
     log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
-    assert gone_of(log, SHARD) == Gone(7, 5, "b", (4, 60))
+    assert tombstone_of(log, SHARD) == Tombstone(7, 5, "b", (4, 60))
     assert NodeJournal.load(log, SHARD + 1) is not None
 
 

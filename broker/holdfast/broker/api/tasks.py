@@ -406,11 +406,11 @@ class TaskService:
         self._metrics.duplicates.inc(duplicates)
         self._metrics.tasks_dead.inc(sum(not each.duplicate and each.state == DEAD for each in accepted))
 
-    async def deal_shares(self, request: calls_pb.DealSharesRequest) -> calls_pb.DealSharesResponse:
+    async def allocate(self, request: calls_pb.AllocateRequest) -> calls_pb.AllocateResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""
-        self._validator.share_reports(request, self._cluster_id(), self._shard.number)
-        grants = await self._shard.coordinator.deal(request.source_shard, request.reports)
-        return calls_pb.DealSharesResponse(grants=grants)
+        self._validator.allocation_reports(request, self._cluster_id(), self._shard.number)
+        grants = await self._shard.allocate(request.source_shard, request.reports)
+        return calls_pb.AllocateResponse(grants=grants)
 
     # --- shared -----------------------------------------------------------------------------------------------
 

@@ -14,14 +14,14 @@ from holdfast.cluster.admin.conversion import fill_settings, policy_message, pol
 from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy, change_policy
 from holdfast.cluster.map.queues import QUEUES_MAX, check_page, check_queue_name, check_queue_names
 from holdfast.cluster.map.records import QueueRecord
-from holdfast.machine.rows import Settings
+from holdfast.machine.rows import SettingsRow
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.refusals import OUT_OF_RANGE, RefusedError, conflict, no_cluster
 
 HOME: Final = 0  # a call that names no shard is for this one, so without a map it is where all queues live
 TRIES_MAX: Final = 10  # while others change the same queue
 
-_NOTHING: Final = Settings(0, b"")
+_NOTHING: Final = SettingsRow(0, b"")
 
 
 class StaticTopology:
@@ -114,7 +114,7 @@ def _read(shard: Shard, queue: str) -> tuple[int, QueuePolicy]:
     return settings.version, _policy_in(settings)
 
 
-def _policy_in(settings: Settings) -> QueuePolicy:
+def _policy_in(settings: SettingsRow) -> QueuePolicy:
     return policy_of(pb.QueuePolicy.FromString(settings.policy))
 
 

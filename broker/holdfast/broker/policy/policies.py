@@ -13,7 +13,7 @@ from holdfast.broker.policy.retry_delays import SHAPES, RetryDelays
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.reader import Reader
-from holdfast.machine.rows import Execution, Settings
+from holdfast.machine.rows import Execution, SettingsRow
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import TenantPolicy as TenantMessage
 
@@ -270,7 +270,7 @@ class Policies:
             return replace(policy, paused=True)
         return policy
 
-    def _read(self, settings: Settings) -> QueuePolicy:
+    def _read(self, settings: SettingsRow) -> QueuePolicy:
         return replace(self.parse(settings.policy), rates_since_ms=settings.rates_since_ms)
 
     def parse(self, data: bytes) -> QueuePolicy:

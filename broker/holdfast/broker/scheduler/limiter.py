@@ -48,7 +48,7 @@ class Rules:
     oldest_share_percent: int
     concurrency_max: int | None  # of the queue; None: no cap
     rate: Rate | None
-    is_dealt: bool  # the rate is this shard's share of one
+    is_allocated: bool  # the rate is this shard's allocation of one
     limits: Limits  # of tenants and limit keys
     limited: bool  # there is something to look at before a claim
     weights: Mapping[bytes, int]  # of the tenants whose turns are longer than one task
@@ -376,8 +376,8 @@ class Limiters:
         bucket = limiter.bucket
         if bucket is None:
             level = self._stored_level(limiter)
-            if limiter is self._of_queue and self.rules.is_dealt:
-                # Others may have had the share until now. So it is not full, nor has it gained anything meanwhile.
+            if limiter is self._of_queue and self.rules.is_allocated:
+                # Others may have had the allocation until now. So it is not full, nor has it gained anything meanwhile.
                 level = Level(0 if level is None else level.level_micro, now_ms)
             bucket = limiter.bucket = Bucket(rate, level)
         elif bucket.rate is not rate:
