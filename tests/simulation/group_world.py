@@ -29,8 +29,7 @@ from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import NO_CONFIGURATION, Configuration
-from holdfast.raft.messages import Entry as LogEntry
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import RefusedError, not_leader
 from holdfast.storage.checkpoints import Checkpointer

@@ -25,7 +25,7 @@ from itertools import islice
 
 from holdfast.raft.codec import decode_configuration, decode_payload, encode_payload
 from holdfast.raft.journal import NOTHING, Last
-from holdfast.raft.messages import Configuration, Entry, Kind
+from holdfast.raft.messages import Configuration, Kind, LogEntry
 from holdfast.wal.node_log import NodeLog
 
 RECENT_BYTES_MAX = 16 * 1024 * 1024  # of entries kept in memory, beside those that are not durable yet
@@ -114,9 +114,9 @@ class NodeJournal:
         self._last_index = max(hard.base_index, log.last_index(shard))
         # Up to here the log itself has what this journal has. Further on it may have what was cut.
         self._durable_index = self._last_index
-        self._recent: deque[Entry] = deque()  # the newest entries, without a gap up to the last
+        self._recent: deque[LogEntry] = deque()  # the newest entries, without a gap up to the last
         self._recent_bytes = 0
-        self._old: dict[int, Entry] = {}  # what was read last of the older ones
+        self._old: dict[int, LogEntry] = {}  # what was read last of the older ones
         self.is_durable = True  # nothing is staged
         self.next_state_name = ""  # of the state that comes with the next `reset`
         self._drop_terms()
@@ -219,14 +219,14 @@ class NodeJournal:
     def last_index(self) -> int:
         return self._last_index
 
-    def entry_at(self, index: int) -> Entry:
+    def entry_at(self, index: int) -> LogEntry:
         assert self._hard.base_index < index <= self._last_index, "the log does not have it"
         first_recent = self._last_index - len(self._recent) + 1
         if index >= first_recent:
             return self._recent[index - first_recent]
         return self._old.get(index) or self._read(index)
 
-    def _read(self, index: int) -> Entry:
+    def _read(self, index: int) -> LogEntry:
         """From the log, with those that follow: whoever asks for one will ask for them too."""
         self._old = {}
         size_bytes = 0
@@ -254,7 +254,7 @@ class NodeJournal:
             return None
         return self._terms[bisect_right(self._term_starts, index) - 1]
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         self._log.stage_entry(self._shard, entry.index, entry.term, encode_payload(entry))
         self.is_durable = False
         self._last_index = entry.index

@@ -13,7 +13,7 @@ from holdfast.broker.membership.reconciler import ShardReconciler
 from holdfast.cluster.admin.conversion import policy_of
 from holdfast.cluster.etcd.api import Changes, Put, RowChange
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
+from holdfast.cluster.map.policy import NO_POLICY, PolicyRecord
 from holdfast.cluster.map.queues import Home, Pin, QueueChange
 from holdfast.cluster.map.records import Members, ShardRecord
 from holdfast.cluster.map.store import MapStore
@@ -262,7 +262,7 @@ class Shard:
         self.kv.write({keys.settings(queue): SettingsRow(version, policy).encode()})
         return True
 
-    def policy(self, queue: str) -> QueuePolicy:
+    def policy(self, queue: str) -> PolicyRecord:
         """What is in force."""
         return policy_of(pb.QueuePolicy.FromString(self.settings.get(queue.encode(), (0, b""))[1]))
 

@@ -18,7 +18,7 @@ from holdfast.machine.entries import Enqueue, Purge
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted, Outcome
-from holdfast.raft.messages import Entry, Kind
+from holdfast.raft.messages import Kind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import DISK_LOW, RefusedError
 from holdfast.storage.checkpoints import Checkpointer, Flushable
@@ -439,7 +439,7 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     await broker.commit_loop.forget(broker.replica)
     journal = NodeJournal.create(broker.log, 0, group=1, state_name="s-2")
     for index in range(1, 10):
-        journal.append(Entry(index, 1, Kind.REGULAR, bytes(4000)))
+        journal.append(LogEntry(index, 1, Kind.REGULAR, bytes(4000)))
         flush = broker.log.begin_flush()
         assert flush is not None
         flush.run()

@@ -11,7 +11,7 @@ from holdfast.machine import entries
 from holdfast.machine.machine import Machine
 from holdfast.raft.codec import configuration_entry, encode
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import Append, Configuration, Entry, Kind
+from holdfast.raft.messages import Append, Configuration, Kind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.disk_guard import DiskGuard
@@ -31,10 +31,10 @@ PATIENT = Timing(heartbeat_s=60, election_s_min=300, election_s_max=600, silence
 APPLIED, IN_SNAPSHOT = 20, 100
 
 
-def _entry(index: int) -> Entry:
+def _entry(index: int) -> LogEntry:
     if index == 1:
         return configuration_entry(1, 1, MEMBERS)
-    return Entry(index, 1, Kind.REGULAR, entries.encode(entries.Enqueue(START_MS + index, [new_task()])))
+    return LogEntry(index, 1, Kind.REGULAR, entries.encode(entries.Enqueue(START_MS + index, [new_task()])))
 
 
 ENTRIES = [_entry(index) for index in range(1, IN_SNAPSHOT + 1)]
@@ -73,7 +73,7 @@ class Follower:
             raise DiskFullError("no room for the segment that this round needs")
         work()
 
-    def hears(self, previous: int, sent: list[Entry], commit: int) -> None:
+    def hears(self, previous: int, sent: list[LogEntry], commit: int) -> None:
         self.frames += 1
         term = 1 if previous else 0
         message = Append(1, previous, term, tuple(sent), commit, self.frames)

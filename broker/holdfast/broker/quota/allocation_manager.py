@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from holdfast.broker.policy.policies import Policies, QueuePolicy
+from holdfast.broker.policy.policies import EffectivePolicy, Policies
 from holdfast.broker.policy.settings_guard import SettingsGuard
 from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import AllocationUse, Outlook, Seen
@@ -357,7 +357,7 @@ class AllocationManager(Service):
         if self._handing_out.outlook(queue).is_open:
             shared.use.forget()
 
-    def _is_under_allocated(self, policy: QueuePolicy, shared: _Shared, now_ms: int) -> bool:
+    def _is_under_allocated(self, policy: EffectivePolicy, shared: _Shared, now_ms: int) -> bool:
         """Whether nothing can be handed out for want of an allocation."""
         limits = policy.limits
         if limits.concurrency_max and not shared.limits[CONCURRENCY].holding.allowance(now_ms):
@@ -386,7 +386,7 @@ class AllocationManager(Service):
                 due.append(RATE)
         return due
 
-    def _slots(self, queue: bytes, policy: QueuePolicy, shared: _Shared) -> tuple[int, int]:
+    def _slots(self, queue: bytes, policy: EffectivePolicy, shared: _Shared) -> tuple[int, int]:
         """What is in use, and what could be: while there are any, some more than there are tasks, so that the next one
         need not wait; but no more than is enough, if that is known."""
         row = self._machine.queue(queue)
@@ -399,7 +399,7 @@ class AllocationManager(Service):
         wanted = uses + (0 if policy.paused else row.ready)
         return uses, wanted + 1 + wanted // 4 if wanted else 0
 
-    def _rate_demand(self, queue: bytes, policy: QueuePolicy, shared: _Shared, now_ms: int) -> int:
+    def _rate_demand(self, queue: bytes, policy: EffectivePolicy, shared: _Shared, now_ms: int) -> int:
         """All of the rate while tasks wait, or as much as is known to be enough; what was used of late, and as much
         again, while they do not."""
         row = self._machine.queue(queue)

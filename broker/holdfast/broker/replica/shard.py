@@ -32,8 +32,7 @@ from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
 from holdfast.proto.v1 import broker_calls_pb2 as pb
-from holdfast.raft.messages import Entry as LogEntry
-from holdfast.raft.messages import Kind
+from holdfast.raft.messages import Kind, LogEntry
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 from holdfast.storage.rocksdb import StateFullError
 

@@ -13,7 +13,7 @@ older ones are blocked that the oldest open one is not found, those picks go to 
 import heapq
 from collections.abc import Callable, Iterable
 
-from holdfast.broker.policy.policies import QueuePolicy
+from holdfast.broker.policy.policies import EffectivePolicy
 from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance, Limiters, Name, Rules
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, LinesBudget, ReadyRef
@@ -56,7 +56,7 @@ class Scheduler:
         self,
         machine: Machine,
         *,
-        policy_of: Callable[[bytes], QueuePolicy],
+        policy_of: Callable[[bytes], EffectivePolicy],
         now_ms: Callable[[], int],
         window_tasks_max: int,
         allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
