@@ -19,7 +19,7 @@ from holdfast.cluster.map.records import (
     LeaderRecord,
     Members,
     NodeRecord,
-    QueuePolicy,
+    PolicyRecord,
     QueueRecord,
     ShardRecord,
 )
@@ -85,7 +85,7 @@ async def _look(bench: Bench, router: ServerProcess, noise: NoiseMeter) -> Measu
 
 async def _change_every_queue(bench: Bench, etcd: EtcdClient, router: ServerProcess) -> Measured:
     """What was read at the start is thrown away bit by bit: memory must not grow with it."""
-    keys, changed = Keys(NAME), QueueRecord(policy=QueuePolicy(max_attempts=7))
+    keys, changed = Keys(NAME), QueueRecord(policy=PolicyRecord(max_attempts=7))
     puts = [Put(keys.queue(_queue_name(number)), changed.encode()) for number in range(bench.sizes.map_queues)]
     revision = await _put_all(etcd, puts)
     ends_s = time.monotonic() + CATCH_UP_SECONDS_MAX
@@ -139,6 +139,6 @@ def _founded(record: ShardRecord) -> ShardRecord:
 def _queue(number: int, shards: int) -> QueueRecord:
     """Every other one is spread; the others have a policy."""
     if number % 2:
-        return QueueRecord(policy=QueuePolicy(max_attempts=5, retry_base_ms=1000, dead_retention_ms=86_400_000))
+        return QueueRecord(policy=PolicyRecord(max_attempts=5, retry_base_ms=1000, dead_retention_ms=86_400_000))
     spread = sorted({(number + step) % shards for step in range(SPREAD)})
     return QueueRecord(generation=1, sets=((1, tuple(spread)),))

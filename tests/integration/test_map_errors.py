@@ -304,7 +304,7 @@ def test_strangers_neither_restore_a_cluster_that_works_nor_speak_as_brokers(clu
     news = broker_calls_pb2.SettingsNewsRequest()
     task = broker_calls_pb2.ReceiveTasksRequest(source_shard=1, source_incarnation=1, first_sequence=1000)
     task.messages.add().task.CopyFrom(enqueue_request("q").tasks[0])
-    shares = broker_calls_pb2.DealSharesRequest(source_shard=1, reports=[broker_calls_pb2.ShareReport(queue="q")])
+    shares = broker_calls_pb2.AllocateRequest(source_shard=1, reports=[broker_calls_pb2.AllocationReport(queue="q")])
     for address in (*brokers, router):
         for method, request, reason in (
             ("Backups/RestoreQueues", backups_pb2.RestoreQueuesRequest(queues=[copy]), "RESTORE_REFUSED"),
@@ -315,7 +315,7 @@ def test_strangers_neither_restore_a_cluster_that_works_nor_speak_as_brokers(clu
             assert refused.reason == reason, (address, method)
         for service in ("Couriers", "Tasks", "Shards", "Cluster"):
             for name, call in (
-                ("ReceiveTasks", task), ("DealShares", shares), ("SettingsNews", news),
+                ("ReceiveTasks", task), ("Allocate", shares), ("SettingsNews", news),
             ):  # fmt: skip
                 refused = raw_call(address, f"{service}/{name}", call, shard=0)
                 assert isinstance(refused, Refusal), (address, service, name)

@@ -374,12 +374,12 @@ def test_what_brokers_tell_each_other_is_closed_to_clients(cluster: MapCluster, 
         source_incarnation=1, first_sequence=1_000_000,
         messages=[broker_calls_pb2.OutboxMessage(task=pb.TaskSpec(queue=far, type="forged"))],
     )  # fmt: skip
-    shares = broker_calls_pb2.DealSharesRequest(
+    shares = broker_calls_pb2.AllocateRequest(
         cluster_id=forged.cluster_id, destination_shard=destination, source_shard=source,
-        reports=[broker_calls_pb2.ShareReport(queue=far, what="concurrency", number=2**62)],
+        reports=[broker_calls_pb2.AllocationReport(queue=far, what="concurrency", number=2**62)],
     )  # fmt: skip
     for address in (*cluster.broker_addresses, f"{HOST}:{cluster.routers[0].port}"):
-        for method, request in (("ReceiveTasks", forged), ("DealShares", shares)):
+        for method, request in (("ReceiveTasks", forged), ("Allocate", shares)):
             answer = raw_call(address, f"Couriers/{method}", request, shard=destination)
             assert isinstance(answer, Refusal)
             assert answer.code == "UNIMPLEMENTED"

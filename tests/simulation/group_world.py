@@ -29,8 +29,7 @@ from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import NO_CONFIGURATION, Configuration
-from holdfast.raft.messages import Entry as LogEntry
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import RefusedError, not_leader
 from holdfast.storage.checkpoints import Checkpointer
@@ -137,7 +136,7 @@ class Network:
     def _deliver(self, source: str, target: str, messages: list[Message]) -> None:
         node = self.nodes.get(target)
         if node is not None and not self.is_cut(source, target):
-            node.rounds.receive(source, messages)
+            node.commit_loop.receive(source, messages)
 
     def heal(self) -> None:
         self.cuts.clear()
@@ -262,11 +261,11 @@ class Node(Callee):
         machine, plan, loop = self.machine, self.plan, asyncio.get_running_loop()
         self.log = NodeLog.open(machine.disk, segment_bytes=plan.segment_bytes, random_bytes=machine.rng.randbytes)
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
-        self.rounds = PausableRounds(
+        self.commit_loop = PausableRounds(
             self.log, _METRICS, run_blocking=self._sync, on_disk_full=self._found_full,
             wire=NodeWire(self.network, self.me), monotonic=loop.time,
         )  # fmt: skip
-        self.rounds.going = self.going
+        self.commit_loop.going = self.going
         self.checkpointer = Checkpointer(
             self.log, lambda: list(self.replicas.values()),
             log_bytes_max=plan.flush_bytes, age_seconds_max=plan.flush_age_seconds, keep_bytes=plan.keep_bytes,
@@ -279,7 +278,7 @@ class Node(Callee):
                 journal = self._create(number, number + 1)
                 found(journal, self._voters)
                 self._open(number, journal)
-        for work in (self.rounds.run(self), self._watch(), self._checkpoint()):
+        for work in (self.commit_loop.run(self), self._watch(), self._checkpoint()):
             self.begin(work)
         self.network.nodes[self.me] = self
 
@@ -307,7 +306,7 @@ class Node(Callee):
         replica = Replica(number, self.log, journal, kv, machine, self)
         self.copies[number] = Copies(self, replica)
         self.replicas[number] = replica
-        self.rounds.attach(replica)
+        self.commit_loop.attach(replica)
         return replica
 
     def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
@@ -343,7 +342,7 @@ class Node(Callee):
         return ShardClock(self._time, last_applied_ms, continued=carried_on(raft.leader_time_ms, heard_ms_ago))
 
     def wake(self, number: int) -> None:
-        self.rounds.wake(number)
+        self.commit_loop.wake(number)
 
     def redirect(self, number: int) -> RefusedError:
         return not_leader(number, self.replicas[number].raft.term, None)
@@ -508,7 +507,7 @@ class Copies:
                 kv, state_machine.Machine(kv), end,
             )
         )  # fmt: skip
-        node.rounds.wake(replica.number)
+        node.commit_loop.wake(replica.number)
         taken, unneeded = await ended
         if taken:
             node.watch.snapshots += 1

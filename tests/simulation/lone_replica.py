@@ -34,7 +34,7 @@ class LoneHost:
 
     def __init__(
         self,
-        rounds: CommitLoop,
+        commit_loop: CommitLoop,
         guard: DiskGuard,
         source: TimeSource,
         config: BrokerConfig | None = None,
@@ -47,7 +47,7 @@ class LoneHost:
     ) -> None:
         config = config or BrokerConfig()
         self._context = NodeContext(config, metrics or Metrics(), guard, StaticClusterView(config))
-        self._rounds = rounds
+        self._commit_loop = commit_loop
         self._source = source
         self._me = me
         self._timing = timing or Timing()
@@ -76,7 +76,7 @@ class LoneHost:
         return ShardClock(self._source, last_applied_ms)
 
     def wake(self, number: int) -> None:
-        self._rounds.wake(number)
+        self._commit_loop.wake(number)
 
     def redirect(self, number: int) -> RefusedError:
         return not_leader(number, 0, None)
@@ -91,7 +91,7 @@ class LoneHost:
 def lone_replica(
     log: NodeLog,
     kv: OrderedKV,
-    rounds: CommitLoop,
+    commit_loop: CommitLoop,
     guard: DiskGuard,
     source: TimeSource,
     config: BrokerConfig,
@@ -108,9 +108,9 @@ def lone_replica(
     else:
         machine = recover_shard(journal, log, kv, SHARD)
 
-    host = LoneHost(rounds, guard, source, config, metrics, monotonic=monotonic, draw=draw)
+    host = LoneHost(commit_loop, guard, source, config, metrics, monotonic=monotonic, draw=draw)
     replica = Replica(SHARD, log, journal, kv, machine, host)
-    rounds.attach(replica)
+    commit_loop.attach(replica)
     return replica
 
 

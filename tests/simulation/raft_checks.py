@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from holdfast.raft.codec import decode_configuration
 from holdfast.raft.journal import Known
 from holdfast.raft.library import LEADER
-from holdfast.raft.messages import AppendReply, Configuration, Entry, Kind, Message, VoteReply
+from holdfast.raft.messages import AppendReply, Configuration, Kind, LogEntry, Message, VoteReply
 from tests.simulation.raft_disks import State
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Violation(AssertionError):  # noqa: N818 - it is what was looked for
 class Applied:
     """An entry that some replica has applied."""
 
-    entry: Entry
+    entry: LogEntry
     known_in_term: int  # the term of the replica that applied it first, when it did
     digest: int  # of the state behind it
 
@@ -31,12 +31,12 @@ class Checks:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.leaders: dict[int, str] = {}  # by term
-        self.entries: dict[tuple[int, int], tuple[Entry, int]] = {}  # by index and term: and term of the one before
+        self.entries: dict[tuple[int, int], tuple[LogEntry, int]] = {}  # by index and term: and term of the one before
         self.log: dict[int, Applied] = {}  # what was applied anywhere, by index
         self.acknowledged: dict[bytes, int] = {}
         self.reads = self.installed = self.changed = 0
 
-    def adds(self, entry: Entry, previous_term: int, configuration: Known | None) -> None:
+    def adds(self, entry: LogEntry, previous_term: int, configuration: Known | None) -> None:
         """Log matching: an index and a term name one entry, and one log before it."""
         if entry.kind == Kind.CONFIGURATION and configuration is not None:
             _check_step(configuration[1], decode_configuration(entry.command))
@@ -135,7 +135,7 @@ class Checks:
         if not is_true:
             raise Violation(f"{process.name} says {message} to {to}, but that is not on its disk")
 
-    def applies(self, process: "Process", entry: Entry, digest: int) -> None:
+    def applies(self, process: "Process", entry: LogEntry, digest: int) -> None:
         """State-machine safety."""
         engine = process.engine
         assert engine is not None

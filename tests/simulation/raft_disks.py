@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from zlib import crc32
 
 from holdfast.raft.journal import Known, MemoryJournal
-from holdfast.raft.messages import Configuration, Entry, Kind
-from holdfast.raft.node_journal import NodeJournal, gone_of
+from holdfast.raft.messages import Configuration, Kind, LogEntry
+from holdfast.raft.node_journal import NodeJournal, tombstone_of
 from holdfast.wal.node_log import SEGMENT_BYTES_MIN, Flush, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
@@ -24,7 +24,7 @@ class State:
     index: int = 0
     digest: int = 0
 
-    def after(self, entry: Entry) -> "State":
+    def after(self, entry: LogEntry) -> "State":
         assert entry.index == self.index + 1, "entries are applied one after the other"
         return State(entry.index, crc32(entry.command, self.digest) if entry.kind == Kind.REGULAR else self.digest)
 
@@ -32,7 +32,7 @@ class State:
 class Added(Protocol):
     """Is told of each entry that is added to a log, with the term of the one before and the last configuration."""
 
-    def __call__(self, entry: Entry, previous_term: int, configuration: Known | None) -> None: ...
+    def __call__(self, entry: LogEntry, previous_term: int, configuration: Known | None) -> None: ...
 
 
 class Durable:
@@ -93,7 +93,7 @@ class _Watched(_Journal):
     on_add: Added
     changes: list[Change]
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         previous_term = self.term_at(entry.index - 1)
         assert previous_term is not None
         self.on_add(entry, previous_term, self.configurations[-1] if self.configurations else None)
@@ -275,7 +275,7 @@ class NodeDisk(MemoryDisk):
     def wipe(self) -> None:
         """The power may fail while the log is told; then it is told again."""
         crashes_after = self.draw.choice([None, self.draw.randrange(6)])
-        while gone_of(self._log, 0) is None:
+        while tombstone_of(self._log, 0) is None:
             self._node.forget()
             flush = self._log.begin_flush()
             assert flush is not None

@@ -14,10 +14,10 @@ from holdfast.wal.node_log import Flush
 def answer_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     sync = CommitLoop._sync
 
-    async def answer_first(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        rounds._finish(active)
-        await rounds._apply(active, callers_first=False)
-        await sync(rounds, flush, active)
+    async def answer_first(commit_loop: CommitLoop, flush: Flush, active: list[Replica]) -> None:
+        commit_loop._finish(active)
+        await commit_loop._apply(active, callers_first=False)
+        await sync(commit_loop, flush, active)
 
     monkeypatch.setattr(CommitLoop, "_sync", answer_first)
 

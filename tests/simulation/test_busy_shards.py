@@ -124,19 +124,23 @@ def test_slow_syncs_of_all_disks_cost_no_leader(sync_seconds: float, monkeypatch
 
 def test_giving_every_shard_its_time_in_each_round_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     async def apply_all(
-        _rounds: CommitLoop, active: list[Replica], *, callers_first: bool, syncing: asyncio.Future[None] | None = None
+        _commit_loop: CommitLoop,
+        active: list[Replica],
+        *,
+        callers_first: bool,
+        syncing: asyncio.Future[None] | None = None,
     ) -> None:
         del syncing
         for replica in active:
             await replica.apply(callers_first=callers_first)
 
     monkeypatch.setattr(CommitLoop, "_apply", apply_all)
-    monkeypatch.setattr(CommitLoop, "_beat", lambda _rounds, _began_s: None)
+    monkeypatch.setattr(CommitLoop, "_beat", lambda _commit_loop, _began_s: None)
     monkeypatch.setattr(BusyShard, "turn_seconds", 0.02)
     assert run(24, 0.0005, monkeypatch).leader_changes > 0
 
 
 def test_signs_of_life_that_wait_for_the_end_of_a_round_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommitLoop, "_beat", lambda _rounds, _began_s: None)
+    monkeypatch.setattr(CommitLoop, "_beat", lambda _commit_loop, _began_s: None)
     # With slower syncs leaders step down as well, but nobody is elected before the end, so nothing would change.
     assert run(4, 0.1, monkeypatch).leader_changes > 0

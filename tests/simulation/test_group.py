@@ -26,7 +26,7 @@ from holdfast.machine import keys
 from holdfast.machine.hashing import state_hash
 from holdfast.raft import node_journal
 from holdfast.raft.codec import decode_payload
-from holdfast.raft.messages import Entry
+from holdfast.raft.messages import LogEntry
 from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.serving.refusals import RefusedError
 from holdfast.storage.startup_checks import RecoveryError
@@ -285,7 +285,7 @@ def lags(plan: Plan) -> bool:
 
 
 def test_reading_what_was_cut_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(journal: NodeJournal, index: int) -> Entry:
+    def read(journal: NodeJournal, index: int) -> LogEntry:
         found = itertools.islice(journal._log.entries(journal._shard, index - 1), node_journal.READ_ENTRIES)
         journal._old = {entry.index: decode_payload(entry.index, entry.term, entry.payload) for entry in found}
         return journal._old[index]
@@ -311,10 +311,10 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
     reported: set[Replica] = set()
     sync, dropped = CommitLoop._sync, Replica.dropped
 
-    async def note_active(rounds: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        reported.difference_update(rounds.replicas)
+    async def note_active(commit_loop: CommitLoop, flush: Flush, active: list[Replica]) -> None:
+        reported.difference_update(commit_loop.replicas)
         reported.update(active)
-        await sync(rounds, flush, active)
+        await sync(commit_loop, flush, active)
 
     def tell(replica: Replica, refused: RefusedError) -> None:
         if replica in reported:

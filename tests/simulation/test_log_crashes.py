@@ -15,7 +15,7 @@ import pytest
 from holdfast.wal import recovery
 from holdfast.wal.disk import Disk, DiskFailedError, DiskFullError
 from holdfast.wal.errors import LogError
-from holdfast.wal.node_log import Entry, NodeLog
+from holdfast.wal.node_log import LogRecord, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 
 SEEDS = 250
@@ -33,7 +33,7 @@ class BrokenPromiseError(AssertionError):
 class Shard:
     """What one shard must look like."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogRecord, ...] = ()
     keep_from: int = 0  # entries below may have been cut
     hard_state: bytes | None = None
 
@@ -174,7 +174,7 @@ class History:
         if not shard.entries:
             # Two possible states may look alike when they are empty; this makes any first index right.
             log.stage_truncate(number, 0)
-        entry = Entry(number, shard.next_index, rng.randrange(1, 9), payload)
+        entry = LogRecord(number, shard.next_index, rng.randrange(1, 9), payload)
         log.stage_entry(entry.shard, entry.index, entry.term, entry.payload)
         return replace(shard, entries=(*shard.entries, entry))
 
@@ -220,11 +220,11 @@ def difference(log: NodeLog, state: State) -> str | None:
     return f"hard states of unknown shards {extra}" if extra else None
 
 
-def _summary(entries: tuple[Entry, ...]) -> list[tuple[int, int, int]]:
+def _summary(entries: tuple[LogRecord, ...]) -> list[tuple[int, int, int]]:
     return [(entry.index, entry.term, len(entry.payload)) for entry in entries]
 
 
-def _index(entries: tuple[Entry, ...], position: int) -> int:
+def _index(entries: tuple[LogRecord, ...], position: int) -> int:
     return entries[position].index if entries else 0
 
 

@@ -13,7 +13,7 @@ import pytest
 from holdfast.client import AsyncClient, ClaimedTask, Extended, InvalidArgument, Rejected, TaskState, WorkerState
 from holdfast.client.worker import claiming, deadlines, heartbeats, session, settling
 from holdfast.client.worker.jobs import Job, Outcome, Succeeded
-from holdfast.client.worker.session import Session, Settings, WorkerReport, WorkerTask
+from holdfast.client.worker.session import Session, SessionSettings, WorkerReport, WorkerTask
 from holdfast.client.worker.stopping import StopRequest
 from holdfast.routing.task_ids import shard_of_task
 from tests.long import IS_LONG
@@ -67,7 +67,7 @@ class World:
         kinds: dict[str, WorkerTask] = {
             name: SimKind(name, kind.is_async, int(lease_s * 1000)) for name, kind in KINDS.items()
         }
-        settings = Settings("sim", "sim:1", QUEUES, CONCURRENCY, grace_s, kinds)
+        settings = SessionSettings("sim", "sim:1", QUEUES, CONCURRENCY, grace_s, kinds)
         client = cast(AsyncClient, self.broker)
         self.session = Session(settings, client, self.stop, make_handlers=self._make, now_s=SimBroker.now_s)
 

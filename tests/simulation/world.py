@@ -289,7 +289,7 @@ class Node(Callee):
         room for the first entry."""
         machine, loop = self._machine, asyncio.get_running_loop()
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
-        self.rounds = CommitLoop(
+        self.commit_loop = CommitLoop(
             self.log,
             _METRICS,
             run_blocking=lambda function: self._run_blocking(function, machine.plan.sync_seconds),
@@ -297,7 +297,7 @@ class Node(Callee):
             monotonic=loop.time,
         )
         self.replica = lone_replica(
-            self.log, machine.kv, self.rounds, self.guard, machine.time, self.config, _METRICS,
+            self.log, machine.kv, self.commit_loop, self.guard, machine.time, self.config, _METRICS,
             monotonic=loop.time, draw=machine.rng.random,
         )  # fmt: skip
         self.shard = self.replica.shard
@@ -310,7 +310,7 @@ class Node(Callee):
             run_blocking=lambda function: self._run_blocking(function, machine.plan.flush_seconds),
             monotonic=loop.time,
         )
-        self._begin(self.rounds.run())
+        self._begin(self.commit_loop.run())
         await self._until_it_serves()
         machine.kv.writes_left = None
         self._begin(self._watch())
@@ -377,7 +377,7 @@ class Node(Callee):
         if self._calls:
             await asyncio.wait([*self._calls], timeout=GRACE_SECONDS)
         await self.shard.stop()
-        self.rounds.stop()
+        self.commit_loop.stop()
         done, _ = await asyncio.wait([self._tasks[0]], timeout=GRACE_SECONDS)
         if not done:
             return  # the state takes nothing; the log has everything

@@ -18,6 +18,7 @@ from holdfast.router.callers import Caller
 from holdfast.router.methods import ALL, Method
 from holdfast.router.own import OwnCalls
 from holdfast.serving.refusals import RefusedError
+from holdfast.serving.request_limits import request_limit
 from holdfast.transport.channels import CallFailedError
 from tests.unit.router.router_stage import Stage
 
@@ -42,10 +43,27 @@ def test_a_broker_answers_it(method: Method) -> None:
     assert hasattr(servant, name), f"{method.name} needs a method {name} of {servant.__module__}.{servant.__name__}"
 
 
+def missing_bound(method: Method) -> str:
+    """What in its request is repeated without a bound; empty if nothing is."""
+    try:
+        request_limit(method.name, method.request, large_bytes_max=1)
+    except LookupError as error:
+        return str(error.args[0])
+    return ""
+
+
+@every_call
+def test_all_that_is_repeated_in_its_request_has_a_bound(method: Method) -> None:
+    problem = missing_bound(method)
+    assert not problem, f"{problem}: it needs a bound in common/holdfast/serving/request_limits.py"
+
+
 @every_call
 async def test_a_router_knows_where_it_goes(method: Method) -> None:
     if OwnCalls(Mock(), Mock(), list).find(method.name) is not None:
         return
+    if any(map(missing_bound, ALL)):
+        pytest.skip("no server starts before all that is repeated has a bound")
     async with Stage(1) as stage:
         stage.brokers[0].on[method.name] = b""
         try:

@@ -94,7 +94,7 @@ class Node:
             await asyncio.to_thread(self._open_storage)
             self._build()
             await self._open_replicas()
-            self._committing = self._background.spawn(self._rounds.run(self._host), "rounds")
+            self._committing = self._background.spawn(self._commit_loop.run(self._host), "commit loop")
             if self._cluster_view.is_alone:
                 await self._lead_alone()
             self._background.spawn(self._checkpointer.run(WATCH_SECONDS), "checkpoints")
@@ -142,12 +142,12 @@ class Node:
         source = SystemTime()
         evidence = ClockEvidence(source)
         self._wire = self._make_wire(source, evidence)
-        self._rounds = CommitLoop(
+        self._commit_loop = CommitLoop(
             self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full,
             on_first_sync=self._data_dir.note_log_begun, wire=self._wire,
         )  # fmt: skip
         context = NodeContext(config, metrics, self._guard, self._cluster_view, self._other_shards(), self._webhooks)
-        self._host = Host(context, self._data_dir, self._node_log, self._rounds, source, evidence)
+        self._host = Host(context, self._data_dir, self._node_log, self._commit_loop, source, evidence)
         self._stack.callback(self._host.close)
         self._cluster = self._make_cluster()
         self._checkpointer = Checkpointer(
@@ -219,9 +219,9 @@ class Node:
         if self._wire is None:
             return None
         if not isinstance(self._cluster_view, MapClusterView):
-            return StaticCluster(config, self._host, self._rounds, self._wire)
+            return StaticCluster(config, self._host, self._commit_loop, self._wire)
         return MappedCluster(
-            config, self._data_dir, self._host, self._rounds, self._wire, cluster_view=self._cluster_view,
+            config, self._data_dir, self._host, self._commit_loop, self._wire, cluster_view=self._cluster_view,
             etcd=connect(config), find_service=self._find_service, metrics=self.metrics,
         )  # fmt: skip
 
@@ -331,7 +331,7 @@ class Node:
         for shard in self._host.shards:
             await shard.stop()
         await self._webhooks.close()
-        self._rounds.stop()
+        self._commit_loop.stop()
         await self._backups.close()
         await self._host.stop()
         if self._cluster is not None:

@@ -28,12 +28,12 @@ class RoundBudget:
     size_bytes: int = BYTES_MAX
     send_bytes: int = SEND_BYTES_MAX
 
-    def share(self) -> "Share":
+    def share(self) -> "ShardBudget":
         """What one shard may take now."""
         busy = max(1, self.busy)
         entries_each = min(SHARD_ENTRIES_MAX, max(SHARD_ENTRIES_MIN, ENTRIES_MAX // busy))
         bytes_each = min(SHARD_BYTES_MAX, max(SHARD_BYTES_MIN, BYTES_MAX // busy))
-        return Share(self, min(entries_each, self.entries), min(bytes_each, self.size_bytes))
+        return ShardBudget(self, min(entries_each, self.entries), min(bytes_each, self.size_bytes))
 
     @property
     def housekeeping_each(self) -> int:
@@ -45,7 +45,7 @@ class RoundBudget:
 
 
 @dataclass(slots=True)
-class Share:
+class ShardBudget:
     """The part of one shard."""
 
     budget: RoundBudget

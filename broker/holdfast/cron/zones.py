@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*", re.ASCII)
 _NOT_ZONES = ("right/", "posix/", "localtime", "posixrules", "Factory")
 
 
-class Change(NamedTuple):
+class ClockChange(NamedTuple):
     """A clock is set ahead, so that times are skipped, or back, so that times are shown twice."""
 
     at_s: int  # the first instant that is counted in the new way
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
     """When a clock shows a time."""
 
     reached_s: int  # the first instant at which it shows this time or a later one
-    change: Change | None  # the change that skips or repeats this time; None: it is shown once
+    change: ClockChange | None  # the change that skips or repeats this time; None: it is shown once
 
 
 class Zone:
@@ -74,7 +74,7 @@ class Zone:
                 low = middle
             else:
                 high = middle
-        change = Change(high, high + before_s, high + after_s)
+        change = ClockChange(high, high + before_s, high + after_s)
         return Reading(change.at_s if change.is_ahead else wall_s - before_s, change)
 
     def _offset_s(self, at_s: int) -> int:

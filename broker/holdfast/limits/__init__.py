@@ -1,3 +1,3 @@
-"""The arithmetic of limits, pure like the machine: token buckets (`buckets`), a queue's budget dealt to its shards
-(`dealing`), and equal parts of limits that nobody deals (`splitting`).
+"""The arithmetic of limits, pure like the machine: token buckets (`buckets`), a queue's limits allocated to its
+shards (`allocation`), and equal parts of limits that nobody allocates (`splitting`).
 """

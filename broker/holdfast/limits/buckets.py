@@ -31,7 +31,7 @@ class Level(NamedTuple):
 
 
 def part_of(rate: Rate, amount_milli: int) -> Rate:
-    """The rate of a shard that was dealt `amount_milli` of a queue's rate, with its part of the burst.
+    """The rate of a shard that was granted `amount_milli` of a queue's rate, with its part of the burst.
 
     That part is rounded up, for a bucket that cannot hold one token gives none: the bursts of all shards together are
     less than the burst of the queue plus one token for each shard.
@@ -94,7 +94,7 @@ class Bucket:
 
     def change_rate(self, rate: Rate, now_ms: int) -> None:
         """From now on another rate. The tokens stay, as far as the new burst holds them; a change never makes any,
-        so a rate that goes to and fro, as one that is dealt to shards does, gives no more than one that stays.
+        so a rate that goes to and fro, as one that is allocated to shards does, gives no more than one that stays.
         """
         if rate == self.rate:
             self.rate = rate  # the same object: who compares those need not ask again

@@ -1,4 +1,4 @@
-"""Equal parts of limits that nobody deals: each shard of a spread queue keeps to its own part of a tenant's limit.
+"""Equal parts of limits that nobody allocates: each shard of a spread queue keeps to its own part of a tenant's limit.
 
 All parts together are the limit, where it is large enough for all to have some: a part is never nothing, for then the
 tasks that are on that shard would wait for ever. So they are more than a cap only if it is less than the number of

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX
 from holdfast.machine.new_tasks import NewTask, put_tasks, read_tasks
 from holdfast.machine.operator_entries import (
-    DealShares,
     DiscardDead,
     DropSchedule,
     FireSchedule,
     PutSchedule,
+    SetAllocations,
     TtlExpire,
     UpdateTasks,
 )
@@ -527,7 +527,7 @@ class Delivered:
 Entry = (
     LeaderStarted | Enqueue | Claim | Ack | Fail | Extend | Release | Expire | Promote | Cancel | RetryDead
     | DiscardDead | Purge | ExpireKeys | RaiseLevel | SetQueue | AckAway | Receive | Delivered | UpdateTasks | TtlExpire
-    | PutSchedule | DropSchedule | FireSchedule | DealShares
+    | PutSchedule | DropSchedule | FireSchedule | SetAllocations
 )  # fmt: skip
 
 _KINDS: dict[int, type[Entry]] = {
@@ -555,7 +555,7 @@ _KINDS: dict[int, type[Entry]] = {
     22: PutSchedule,
     23: DropSchedule,
     24: FireSchedule,
-    25: DealShares,
+    25: SetAllocations,
 }
 _NUMBERS: dict[type[Entry], int] = {entry_type: number for number, entry_type in _KINDS.items()}
 

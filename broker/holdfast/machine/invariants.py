@@ -33,9 +33,9 @@ from holdfast.machine.rows import (
     Meta,
     Outbox,
     Queue,
-    Report,
     Schedule,
-    Settings,
+    SettingsRow,
+    TaskReport,
 )
 from holdfast.machine.running import claim_row
 
@@ -76,7 +76,7 @@ def violations(kv: Rows) -> list[str]:
     found += [
         f"the settings of queue {key[1:]!r} have no version"
         for key, row in _family(kv, keys.SETTINGS)
-        if not Settings.decode(row).version
+        if not SettingsRow.decode(row).version
     ]
     return found
 
@@ -286,7 +286,7 @@ def _attachment_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]
         if task_id in tasks and tasks[task_id].size_bytes != size
     ]
     for key, row in _family(kv, keys.REPORT):
-        task, kind = tasks.get(key[1:]), Report.decode(row).kind
+        task, kind = tasks.get(key[1:]), TaskReport.decode(row).kind
         if task is None:
             found.append(f"report {key[1:].hex()} belongs to no task")
         elif kind == REPORT_RESULT and not task.result_end_ms:
@@ -339,7 +339,7 @@ def _short_results(kv: Rows, tasks: dict[bytes, Execution]) -> Iterator[tuple[by
     """The REPORT keys of results that go before their tasks do, and when."""
     for key, row in _family(kv, keys.REPORT):
         task = tasks.get(key[1:])
-        if task is not None and Report.decode(row).kind == REPORT_RESULT and task.result_end_ms < task.timer_ms:
+        if task is not None and TaskReport.decode(row).kind == REPORT_RESULT and task.result_end_ms < task.timer_ms:
             yield key, task.result_end_ms
 
 

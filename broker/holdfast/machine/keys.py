@@ -26,7 +26,7 @@ A family number is never reused for something else, also when its family is reti
     QUEUE           queue                                       rows.Queue, counters and low-water marks
     OUTBOX          destination, sequence                       rows.OutboxMessage; at sequence 0 rows.Outbox, how far
     INBOX           source, incarnation                         rows.Inbox, how far that source's messages have come
-    REPORT          task id                                     rows.Report, the last error, the result or a conflict
+    REPORT          task id                                     rows.TaskReport, the last error, result or conflict
     CLAIM_REQUEST   worker, claim request id                    rows.ClaimRequest
     WORKER          worker                                      how many claims it holds; no row if none
     BUCKET          queue, scope, name                          rows.Bucket, the level of a rate limit that is not full
@@ -35,7 +35,7 @@ A family number is never reused for something else, also when its family is reti
     START_BY        when, task id                               - (of waiting tasks that die unless started by then)
     SCHEDULE_DUE    when, queue, name                           -
     DISCARD         when, task id                               rows.Discard, what is left of a discarded dead letter
-    SHARE           queue, what, shard                          rows.Share, what a shard may use of a limit dealt here
+    ALLOCATION      queue, what, shard                          rows.AllocationRow, what a shard may use of a limit
     SUSPECT         queue, sequence                             task id, size of the envelope; of ready suspects, which
                                                                 have no READY row
     ALONE           worker                                      how many suspects it has claimed; no row if none
@@ -73,14 +73,14 @@ ATTEMPTS = 0x19
 START_BY = 0x1A
 SCHEDULE_DUE = 0x1B
 DISCARD = 0x1C
-SHARE = 0x1D
+ALLOCATION = 0x1D
 SUSPECT = 0x1E
 ALONE = 0x1F
 
 FAMILIES = (
     META, ENVELOPE, EXECUTION, READY, READY_AGE, SUBQUEUE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, KEY_EXPIRY, RECENT,
     RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, BUCKET, UNIQUE,
-    ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE, SUSPECT, ALONE,
+    ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, ALLOCATION, SUSPECT, ALONE,
 )  # fmt: skip
 
 # What a cap or a rate is about: a part of BUCKET keys.
@@ -121,7 +121,7 @@ _START_BY = bytes([START_BY])
 _SCHEDULE = bytes([SCHEDULE])
 _SCHEDULE_DUE = bytes([SCHEDULE_DUE])
 _DISCARD = bytes([DISCARD])
-_SHARE = bytes([SHARE])
+_ALLOCATION = bytes([ALLOCATION])
 _SUSPECT = bytes([SUSPECT])
 _ALONE = bytes([ALONE])
 
@@ -248,13 +248,13 @@ def discard(when_ms: int, task_id: bytes) -> bytes:
     return _DISCARD + _pack_u64(when_ms) + task_id
 
 
-def shares_of(queue: bytes, what: int) -> bytes:
+def allocations_of(queue: bytes, what: int) -> bytes:
     """The prefix of what all shards may use of one limit of a queue."""
-    return b"%b%b\0%c" % (_SHARE, queue, what)
+    return b"%b%b\0%c" % (_ALLOCATION, queue, what)
 
 
-def share(queue: bytes, what: int, shard: int) -> bytes:
-    return shares_of(queue, what) + shard.to_bytes(2, "big")
+def allocation(queue: bytes, what: int, shard: int) -> bytes:
+    return allocations_of(queue, what) + shard.to_bytes(2, "big")
 
 
 def suspects_of(queue: bytes) -> bytes:

@@ -33,7 +33,7 @@ from holdfast.machine.entries import (
 )
 from holdfast.machine.handlers.accepting import apply_enqueue
 from holdfast.machine.handlers.claiming import apply_claim, apply_extend, claims_of_request
-from holdfast.machine.handlers.governing import apply_deal_shares, apply_raise_level, apply_set_queue
+from holdfast.machine.handlers.governing import apply_raise_level, apply_set_allocations, apply_set_queue
 from holdfast.machine.handlers.operating import (
     apply_cancel,
     apply_discard_dead,
@@ -48,11 +48,11 @@ from holdfast.machine.handlers.timing import apply_expire, apply_promote, apply_
 from holdfast.machine.keys import alone, worker
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.operator_entries import (
-    DealShares,
     DiscardDead,
     DropSchedule,
     FireSchedule,
     PutSchedule,
+    SetAllocations,
     TtlExpire,
     UpdateTasks,
 )
@@ -97,7 +97,7 @@ _HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
     PutSchedule: apply_put_schedule,
     DropSchedule: apply_drop_schedule,
     FireSchedule: apply_fire_schedule,
-    DealShares: apply_deal_shares,
+    SetAllocations: apply_set_allocations,
 }
 
 

@@ -24,8 +24,8 @@ _TTL_EXPIRE_HEAD = struct.Struct(">QI")
 _PUT_SCHEDULE = struct.Struct(">BBQBBQI")
 _NAMES = struct.Struct(">BB")
 _FIRE = struct.Struct(">QQQBH")
-_SHARE = struct.Struct(">BH")
-_SHARES_HEAD = struct.Struct(">BBH")
+_ALLOCATION = struct.Struct(">BH")
+_ALLOCATIONS_HEAD = struct.Struct(">BBH")
 
 
 class UpdateItem(NamedTuple):
@@ -171,25 +171,25 @@ class FireSchedule:
 
 
 @dataclass(slots=True)
-class DealShares:
-    """What shards may use of a limit of a queue, from here on; an empty share is none."""
+class SetAllocations:
+    """What shards may use of a limit of a queue, from here on; an empty one is none."""
 
     now_ms: int
     queue: bytes
     what: int
-    shares: list[tuple[int, bytes]]  # (shard, what the coordinator knows of it)
+    allocations: list[tuple[int, bytes]]  # (shard, what the coordinator knows of it)
 
     def put(self, parts: list[bytes]) -> None:
-        parts += (_SHARES_HEAD.pack(len(self.queue), self.what, len(self.shares)), self.queue)
-        for shard, body in self.shares:
-            parts += (_SHARE.pack(len(body), shard), body)
+        parts += (_ALLOCATIONS_HEAD.pack(len(self.queue), self.what, len(self.allocations)), self.queue)
+        for shard, body in self.allocations:
+            parts += (_ALLOCATION.pack(len(body), shard), body)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "DealShares":
-        queue_n, what, count = reader.unpack(_SHARES_HEAD)
+    def read(cls, now_ms: int, reader: Reader) -> "SetAllocations":
+        queue_n, what, count = reader.unpack(_ALLOCATIONS_HEAD)
         queue = reader.take(queue_n)
-        shares = []
+        allocations = []
         for _ in range(count):
-            body_n, shard = reader.unpack(_SHARE)
-            shares.append((shard, reader.take(body_n)))
-        return cls(now_ms, queue, what, shares)
+            body_n, shard = reader.unpack(_ALLOCATION)
+            allocations.append((shard, reader.take(body_n)))
+        return cls(now_ms, queue, what, allocations)

@@ -20,8 +20,8 @@ from holdfast.machine.rows import (
     Outbox,
     OutboxMessage,
     Queue,
-    Report,
-    Settings,
+    SettingsRow,
+    TaskReport,
 )
 
 MESSAGES_PAGE = 16  # read at once: each may be as large as a call
@@ -48,7 +48,7 @@ class TaskView:
         now_ms: int,
         *,
         envelope: bytes | None = None,
-        report: Report | None = None,
+        report: TaskReport | None = None,
         attempts: tuple[Attempt, ...] = (),
     ) -> "TaskView":
         """A result is shown for its time only, also where the row is still there because its deletion is late."""
@@ -94,7 +94,7 @@ class Reader:
         envelope, report_row = self.get_many([keys.envelope(task_id), keys.report(task_id)])
         attempts_row = self.get(keys.attempts(task_id)) if execution.flags & HAS_ATTEMPTS else None
         attempts = Attempts() if attempts_row is None else Attempts.decode(attempts_row)
-        report = Report.decode(report_row) if report_row is not None else None
+        report = TaskReport.decode(report_row) if report_row is not None else None
         return TaskView.make(task_id, execution, now_ms, envelope=envelope, report=report, attempts=attempts.kept)
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
@@ -155,20 +155,20 @@ class Reader:
             heads.append(oldest)
         return min(heads)[1] if heads else None
 
-    def settings(self, queue: bytes) -> Settings | None:
+    def settings(self, queue: bytes) -> SettingsRow | None:
         """What is set for a queue; None if nothing is."""
         row = self.get(keys.settings(queue))
-        return None if row is None else Settings.decode(row)
+        return None if row is None else SettingsRow.decode(row)
 
     def settings_version(self, queue: bytes) -> int:
         settings = self.settings(queue)
         return 0 if settings is None else settings.version
 
-    def all_settings(self, after: bytes, limit: int) -> tuple[list[tuple[bytes, Settings]], bool]:
+    def all_settings(self, after: bytes, limit: int) -> tuple[list[tuple[bytes, SettingsRow]], bool]:
         """Of queues whose names come after `after`, by name, and whether there are more."""
         start = keys.settings(after + b"\0") if after else keys.family_start(keys.SETTINGS)
         rows = self.scan(start, keys.family_start(keys.SETTINGS + 1), limit + 1)
-        return [(key[1:], Settings.decode(row)) for key, row in rows[:limit]], len(rows) > limit
+        return [(key[1:], SettingsRow.decode(row)) for key, row in rows[:limit]], len(rows) > limit
 
     # --- other shards -----------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class ReportReader:
         self._bytes_max = bytes_max
         self._room_bytes = bytes_max
 
-    def read(self, task_id: bytes) -> tuple[Report | None, bool]:
+    def read(self, task_id: bytes) -> tuple[TaskReport | None, bool]:
         """The report, and whether there may be one that is left out."""
         if not self._room_bytes:
             return None, True  # nothing more is read
@@ -220,4 +220,4 @@ class ReportReader:
             self._room_bytes = 0
             return None, True
         self._room_bytes = max(0, self._room_bytes - len(row))
-        return Report.decode(row), False
+        return TaskReport.decode(row), False

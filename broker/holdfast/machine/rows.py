@@ -424,8 +424,8 @@ class Discard(NamedTuple):
         return Discard(dead_reason, died_ms, key_expiry_ms, *names)
 
 
-class Share(NamedTuple):
-    """What a shard may use of a limit that is dealt here: numbers of the coordinator's own, opaque to the machine."""
+class AllocationRow(NamedTuple):
+    """What a shard may use of a limit of a queue that has its home here. Opaque to the machine."""
 
     body: bytes
 
@@ -433,14 +433,14 @@ class Share(NamedTuple):
         return self.body
 
     @staticmethod
-    def decode(row: bytes) -> "Share":
-        return Share(row)
+    def decode(row: bytes) -> "AllocationRow":
+        return AllocationRow(row)
 
 
 _SETTINGS = struct.Struct(">QQ")
 
 
-class Settings(NamedTuple):
+class SettingsRow(NamedTuple):
     """What a queue does in its own way. The leader reads the policy; to the machine it is opaque."""
 
     version: int  # grows with every change
@@ -451,9 +451,9 @@ class Settings(NamedTuple):
         return _SETTINGS.pack(self.version, self.rates_since_ms) + self.policy
 
     @staticmethod
-    def decode(row: bytes) -> "Settings":
+    def decode(row: bytes) -> "SettingsRow":
         version, rates_since_ms = _SETTINGS.unpack_from(row)
-        return Settings(version, row[_SETTINGS.size :], rates_since_ms)
+        return SettingsRow(version, row[_SETTINGS.size :], rates_since_ms)
 
 
 class OutboxMessage(NamedTuple):
@@ -561,7 +561,7 @@ REPORT_RESULT = 2
 REPORT_CONFLICT = 3
 
 
-class Report(NamedTuple):
+class TaskReport(NamedTuple):
     """What a worker last said about a task: its error or its result, opaque to the machine. Or what the machine has to
     say: the id of the task that its request id stands for."""
 
@@ -572,8 +572,8 @@ class Report(NamedTuple):
         return bytes([self.kind]) + self.body
 
     @staticmethod
-    def decode(row: bytes) -> "Report":
-        return Report(row[0], row[1:])
+    def decode(row: bytes) -> "TaskReport":
+        return TaskReport(row[0], row[1:])
 
 
 _CLAIM_REF = struct.Struct(">16sQQ")

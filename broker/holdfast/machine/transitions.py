@@ -30,7 +30,7 @@ from holdfast.machine.rows import (
     Attempts,
     Execution,
     Queue,
-    Report,
+    TaskReport,
 )
 from holdfast.machine.running import claim_row
 
@@ -361,7 +361,7 @@ def keep_result(draft: Draft, task_id: bytes, task: Execution, result: bytes, ke
     """
     key = keys.report(task_id)
     task.flags |= HAD_RESULT
-    draft.put(key, Report(REPORT_RESULT, result).encode())
+    draft.put(key, TaskReport(REPORT_RESULT, result).encode())
     if task.result_ttl_ms < keep_ms:
         remember_until(draft, draft.now_ms + task.result_ttl_ms, key)
 

@@ -18,8 +18,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Entry,
     Kind,
+    LogEntry,
     Message,
     PreVote,
     PreVoteReply,
@@ -185,12 +185,12 @@ def _read_append(data: bytes) -> Message:
     return Append(term, previous_index, previous_term, entries, commit_index, number, now_ms)
 
 
-def _read_entries(data: bytes, count: int, index: int, least_term: int, term: int) -> tuple[Entry, ...]:
+def _read_entries(data: bytes, count: int, index: int, least_term: int, term: int) -> tuple[LogEntry, ...]:
     """The entries after this index, whose terms grow from the least to the leader's own."""
     # Each entry has at least its head, so the size bounds the count before anything is made for it.
     if count > ENTRIES_MAX or count * _ENTRY_HEAD.size > len(data):
         raise FrameError("more entries than there can be")
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     place = _APPEND_HEAD.size
     for _ in range(count):
         if len(data) - place < _ENTRY_HEAD.size:
@@ -209,22 +209,22 @@ def _read_entries(data: bytes, count: int, index: int, least_term: int, term: in
     return tuple(entries)
 
 
-def _checked_entry(index: int, term: int, number: int, command: bytes) -> Entry:
+def _checked_entry(index: int, term: int, number: int, command: bytes) -> LogEntry:
     """An entry stays for ever: what cannot be read later is refused now."""
     kind = _kind(number)
     if kind == Kind.CONFIGURATION:
         decode_configuration(command)
-    return Entry(index, term, kind, command)
+    return LogEntry(index, term, kind, command)
 
 
-def encode_payload(entry: Entry) -> bytes:
+def encode_payload(entry: LogEntry) -> bytes:
     """What a log has of an entry, beside its place."""
     return bytes((entry.kind,)) + entry.command
 
 
-def decode_payload(index: int, term: int, payload: bytes) -> Entry:
+def decode_payload(index: int, term: int, payload: bytes) -> LogEntry:
     """The entry that a log has at this place; raises `FrameError` if this release knows no such kind."""
-    return Entry(index, term, _kind(payload[0]), payload[1:])
+    return LogEntry(index, term, _kind(payload[0]), payload[1:])
 
 
 def _kind(number: int) -> Kind:
@@ -234,9 +234,9 @@ def _kind(number: int) -> Kind:
     return kind
 
 
-def configuration_entry(index: int, term: int, configuration: Configuration) -> Entry:
+def configuration_entry(index: int, term: int, configuration: Configuration) -> LogEntry:
     """The entry that makes these the members; raises `FrameError` if nobody could read it."""
-    return Entry(index, term, Kind.CONFIGURATION, encode_configuration(configuration))
+    return LogEntry(index, term, Kind.CONFIGURATION, encode_configuration(configuration))
 
 
 def encode_configuration(configuration: Configuration) -> bytes:

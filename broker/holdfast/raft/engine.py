@@ -24,9 +24,9 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Entry,
     ImpossibleMessageError,
     Kind,
+    LogEntry,
     Message,
     PreVote,
     PreVoteReply,
@@ -121,7 +121,7 @@ class ShardRaft(AliveRaft):
         assert kind != Kind.CONFIGURATION, "members change through propose_configuration"
         if not self.accepts:
             return None
-        entry = Entry(self.last_index + 1, self.term, kind, command)
+        entry = LogEntry(self.last_index + 1, self.term, kind, command)
         self.append(entry)
         return entry.index
 
@@ -169,7 +169,7 @@ class ShardRaft(AliveRaft):
         if not (was_alone and self.is_alone):
             self._become_follower(None)
 
-    def committed(self, entries_max: int) -> list[Entry]:
+    def committed(self, entries_max: int) -> list[LogEntry]:
         """The next entries to apply, in order; only what is durable here, so that no state is ever ahead of its log."""
         stop = min(self.ready_index, self.applied_index + entries_max)
         return [self.entry_at(index) for index in range(self.applied_index + 1, stop + 1)]

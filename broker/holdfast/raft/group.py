@@ -17,7 +17,7 @@ from holdfast.raft.membership import (
     with_voter,
     without,
 )
-from holdfast.raft.messages import NO_CONFIGURATION, Configuration, Entry, Kind
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration, Kind, LogEntry
 from holdfast.raft.progress import Progress
 
 
@@ -128,7 +128,7 @@ class GroupRaft(LibraryRaft):
             new = Progress(self._now_s, self.last_index, former_round=self._round)
             self.progress[peer] = known.get(peer, new)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         super().append(entry)
         if entry.kind == Kind.CONFIGURATION:
             self._configuration_changed()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from holdfast.raft.codec import configuration_entry, decode_configuration
-from holdfast.raft.messages import Configuration, Entry, Kind
+from holdfast.raft.messages import Configuration, Kind, LogEntry
 
 Known = tuple[int, Configuration]  # a configuration, and the index of its entry
 Last = tuple[int, int]  # term and index of a log's last entry: the larger of two is the more complete one's
@@ -40,7 +40,7 @@ class Journal(Protocol):
         """Both together: a vote is of its term."""
         ...
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         """After the last."""
         ...
 
@@ -48,7 +48,7 @@ class Journal(Protocol):
         """Deletes this entry and all behind it."""
         ...
 
-    def entry_at(self, index: int) -> Entry:
+    def entry_at(self, index: int) -> LogEntry:
         """One that is behind the base."""
         ...
 
@@ -77,7 +77,7 @@ class MemoryJournal:
 
     def __init__(
         self,
-        entries: Iterable[Entry] = (),
+        entries: Iterable[LogEntry] = (),
         term: int = 0,
         voted_for: str | None = None,
         *,
@@ -88,7 +88,7 @@ class MemoryJournal:
         """`entries` are those behind the base; `configuration` is the one that held there."""
         self.former_last = former_last
         self.base_index, self.base_term = base
-        self._entries: list[Entry] = []
+        self._entries: list[LogEntry] = []
         self._configurations: list[Known] = [] if configuration is None else [configuration]
         self.term = term
         self.voted_for = voted_for
@@ -107,7 +107,7 @@ class MemoryJournal:
     def set_term(self, term: int, voted_for: str | None) -> None:
         self.term, self.voted_for = term, voted_for
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         assert entry.index == self.last_index + 1
         self._entries.append(entry)
         if entry.kind == Kind.CONFIGURATION:
@@ -119,7 +119,7 @@ class MemoryJournal:
         while self._configurations and self._configurations[-1][0] > self.last_index:
             self._configurations.pop()
 
-    def entry_at(self, index: int) -> Entry:
+    def entry_at(self, index: int) -> LogEntry:
         assert index > self.base_index, "the log no longer has it"
         return self._entries[index - self.base_index - 1]
 

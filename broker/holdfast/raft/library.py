@@ -17,7 +17,7 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION as _VERSION
 
 from holdfast.raft.journal import Journal
-from holdfast.raft.messages import Entry, Kind
+from holdfast.raft.messages import Kind, LogEntry
 
 _WANTED_VERSION = "0.3.17"
 _ATTRIBUTES = (
@@ -91,7 +91,7 @@ class _LibraryJournal:
         return b"", index, term
 
     def add(self, command: bytes, idx: int, term: int) -> None:
-        self._journal.append(Entry(idx, term, Kind(command[0]), command[1:]))
+        self._journal.append(LogEntry(idx, term, Kind(command[0]), command[1:]))
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
         self._journal.set_term(term, votedForNodeId)
@@ -243,10 +243,10 @@ class LibraryRaft:
         """The term of an entry or of the base; None if the log does not have it."""
         return self.journal.term_at(index)
 
-    def entry_at(self, index: int) -> Entry:
+    def entry_at(self, index: int) -> LogEntry:
         return self.journal.entry_at(index)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         self.journal.append(entry)
 
     def cut_from(self, index: int) -> None:

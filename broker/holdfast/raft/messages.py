@@ -22,7 +22,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One entry of the log."""
 
     index: int
@@ -100,7 +100,7 @@ class Append:
     term: int
     previous_index: int
     previous_term: int
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
     commit_index: int
     round: int  # counts the leader's sendings; a reply repeats it
     now_ms: int = 0  # the leader's shard time; 0 if it does not know

@@ -6,9 +6,10 @@ memory, because they are about to be sent and applied; older ones are read from 
 The hard state is one small record per shard: everything that must not be forgotten and is not an entry. It is staged in
 the round of the entries that change it, so a crash keeps both or neither.
 
-**Gone.** A replica that was removed from its group is deleted, but not what it has promised. `forget` leaves a record
-of its term, its vote and how far its log reached, and no entries: nothing of it keeps the log from being cut. If the
-same group wants this node again, `create` begins an empty journal with that record. It holds until the next `forget`:
+**Tombstone.** A replica that was removed from its group is deleted, but not what it has promised. `forget` leaves a
+record of its term, its vote and how far its log reached, and no entries: nothing of it keeps the log from being cut. If
+the same group wants this node again, `create` begins an empty journal with that record. It holds until the next
+`forget`:
   * with the term and the vote it cannot vote twice in one term
   * with the end of its former log it votes for nobody who lacks what it had acknowledged, and does not stand before it
     has all of that again. Members that have not heard of its removal still count its vote.
@@ -24,7 +25,7 @@ from itertools import islice
 
 from holdfast.raft.codec import decode_configuration, decode_payload, encode_payload
 from holdfast.raft.journal import NOTHING, Last
-from holdfast.raft.messages import Configuration, Entry, Kind
+from holdfast.raft.messages import Configuration, Kind, LogEntry
 from holdfast.wal.node_log import NodeLog
 
 RECENT_BYTES_MAX = 16 * 1024 * 1024  # of entries kept in memory, beside those that are not durable yet
@@ -81,7 +82,7 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Tombstone:
     """What is left of a replica that was deleted: it must not contradict this if its group takes it back."""
 
     group: int
@@ -90,11 +91,15 @@ class Gone:
     last: Last  # how far its log reached
 
 
-def gone_of(log: NodeLog, shard: int) -> Gone | None:
+def tombstone_of(log: NodeLog, shard: int) -> Tombstone | None:
     """None if there is a replica of this shard, or never was one. Goes by what is durable."""
     record = log.hard_states.get(shard)
     hard = None if record is None else HardState.decode(record)
-    return Gone(hard.group, hard.term, hard.voted_for, hard.former_last) if hard is not None and hard.is_gone else None
+    return (
+        Tombstone(hard.group, hard.term, hard.voted_for, hard.former_last)
+        if hard is not None and hard.is_gone
+        else None
+    )
 
 
 class NodeJournal:
@@ -109,9 +114,9 @@ class NodeJournal:
         self._last_index = max(hard.base_index, log.last_index(shard))
         # Up to here the log itself has what this journal has. Further on it may have what was cut.
         self._durable_index = self._last_index
-        self._recent: deque[Entry] = deque()  # the newest entries, without a gap up to the last
+        self._recent: deque[LogEntry] = deque()  # the newest entries, without a gap up to the last
         self._recent_bytes = 0
-        self._old: dict[int, Entry] = {}  # what was read last of the older ones
+        self._old: dict[int, LogEntry] = {}  # what was read last of the older ones
         self.is_durable = True  # nothing is staged
         self.next_state_name = ""  # of the state that comes with the next `reset`
         self._drop_terms()
@@ -119,7 +124,7 @@ class NodeJournal:
     @classmethod
     def create(cls, log: NodeLog, shard: int, *, group: int, state_name: str) -> "NodeJournal":
         """The journal of an empty replica. If it belonged to the same group before, it still owes what it promised."""
-        gone = gone_of(log, shard)
+        gone = tombstone_of(log, shard)
         if gone is None and shard in log.hard_states:
             raise JournalError(f"Expected no replica of shard {shard}, but the log has one.")
         hard = HardState(group, state_name)
@@ -214,14 +219,14 @@ class NodeJournal:
     def last_index(self) -> int:
         return self._last_index
 
-    def entry_at(self, index: int) -> Entry:
+    def entry_at(self, index: int) -> LogEntry:
         assert self._hard.base_index < index <= self._last_index, "the log does not have it"
         first_recent = self._last_index - len(self._recent) + 1
         if index >= first_recent:
             return self._recent[index - first_recent]
         return self._old.get(index) or self._read(index)
 
-    def _read(self, index: int) -> Entry:
+    def _read(self, index: int) -> LogEntry:
         """From the log, with those that follow: whoever asks for one will ask for them too."""
         self._old = {}
         size_bytes = 0
@@ -249,7 +254,7 @@ class NodeJournal:
             return None
         return self._terms[bisect_right(self._term_starts, index) - 1]
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         self._log.stage_entry(self._shard, entry.index, entry.term, encode_payload(entry))
         self.is_durable = False
         self._last_index = entry.index

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.raft.group import GroupRaft
 from holdfast.raft.library import LEADER, Setup
-from holdfast.raft.messages import Append, Entry
+from holdfast.raft.messages import Append, LogEntry
 from holdfast.raft.ready import Ready
 
 APPEND_BYTES_MAX = 1024 * 1024  # of entries in one message, unless a single one is larger
@@ -78,9 +78,9 @@ class SendingRaft(GroupRaft):
         append = Append(self.term, previous_index, previous_term, entries, self.commit_index, self._round, now_ms)
         return append, size_bytes
 
-    def _entries_from(self, first: int) -> tuple[tuple[Entry, ...], int]:
+    def _entries_from(self, first: int) -> tuple[tuple[LogEntry, ...], int]:
         """What fits a message, and its size."""
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         size_bytes = 0
         for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
             entry = self.entry_at(index)

@@ -12,17 +12,17 @@ disk.py       the seam to the disk; errors.py: what can go wrong
 
 from holdfast.wal.disk import Disk, RealDisk
 from holdfast.wal.errors import DiskFailedError, DiskFullError, LogDamagedError, LogError, LogFormatError
-from holdfast.wal.node_log import Entry, Flush, NodeLog
+from holdfast.wal.node_log import Flush, LogRecord, NodeLog
 
 __all__ = [
     "Disk",
     "DiskFailedError",
     "DiskFullError",
-    "Entry",
     "Flush",
     "LogDamagedError",
     "LogError",
     "LogFormatError",
+    "LogRecord",
     "NodeLog",
     "RealDisk",
 ]

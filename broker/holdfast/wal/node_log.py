@@ -25,7 +25,7 @@ from holdfast.wal.segments import LogIndex, Segment
 from holdfast.wal.windows import Window
 from holdfast.wal.writer import Placed, RoundWriter
 
-__all__ = ["DiskFailedError", "DiskFullError", "Entry", "Flush", "LogDamagedError", "LogFormatError", "NodeLog"]
+__all__ = ["DiskFailedError", "DiskFullError", "Flush", "LogDamagedError", "LogFormatError", "LogRecord", "NodeLog"]
 
 SEGMENT_BYTES_MIN: Final = 4 * frames.BLOCK_BYTES
 SEGMENT_BYTES_MAX: Final = 1 << 30
@@ -34,7 +34,7 @@ READ_AHEAD_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogRecord:
     shard: int
     index: int
     term: int
@@ -143,7 +143,7 @@ class NodeLog:
         """Bytes reserved on disk, the spare segment included."""
         return sum(segment.size_bytes for segment in self._index.segments) + self._writer.spare_bytes
 
-    def entries(self, shard: int, after_index: int) -> Iterator[Entry]:
+    def entries(self, shard: int, after_index: int) -> Iterator[LogRecord]:
         """The shard's durable entries after this index, oldest first, read as the caller goes.
 
         Begins with the oldest entry there is when older ones were cut: compare `first_index`. Ends with what was
@@ -156,7 +156,7 @@ class NodeLog:
             if run is not None and run.last > after_index and run.first <= last:
                 yield from self._entries_of(segment, shard, after_index, last)
 
-    def _entries_of(self, segment: Segment, shard: int, after_index: int, last: int) -> Iterator[Entry]:
+    def _entries_of(self, segment: Segment, shard: int, after_index: int, last: int) -> Iterator[LogRecord]:
         run = segment.runs[shard]
         last = min(last, run.last)
         # A handle of its own: a cut may unlink the file meanwhile, and what is open stays readable.
@@ -360,7 +360,7 @@ class Flush:
             raise RuntimeError(f"Expected a flush that is {step.value}, but it is {self._step.value}.")
 
 
-def _read_entry(window: Window, segment: Segment, shard: int, index: int, position: int, record_crc: int) -> Entry:
+def _read_entry(window: Window, segment: Segment, shard: int, index: int, position: int, record_crc: int) -> LogRecord:
     """An entry that was whole when it was written or found. Disks go bad while a node runs, and what is read here is
     sent to others and applied: it is never handed out with another bit."""
     header = window.view(position, RECORD_HEADER_BYTES)
@@ -370,5 +370,5 @@ def _read_entry(window: Window, segment: Segment, shard: int, index: int, positi
         if position + RECORD_HEADER_BYTES + length <= segment.end:
             record = window.view(position, RECORD_HEADER_BYTES + length)
             if frames.record_crc(record) == record_crc:
-                return Entry(shard, index, term, bytes(record[RECORD_HEADER_BYTES:]))
+                return LogRecord(shard, index, term, bytes(record[RECORD_HEADER_BYTES:]))
     raise LogDamagedError(segment.name, position, f"entry {index} of shard {shard} is not as it was written")

@@ -30,7 +30,7 @@ CheckState = Callable[[Path], StateReport]
 
 
 @dataclass(slots=True)
-class Verdict:
+class BackupVerdict:
     """`problems` is empty if the backup can be restored."""
 
     manifest: Manifest
@@ -42,9 +42,9 @@ class Verdict:
 
 def verify(
     store: Store, manifest: Manifest, advance: Callable[[int], None], check_state: CheckState | None
-) -> Verdict:  # fmt: skip
+) -> BackupVerdict:  # fmt: skip
     """Reads every file, once. `check_state` looks at the state of each shard; None leaves that out."""
-    verdict = Verdict(manifest)
+    verdict = BackupVerdict(manifest)
     reports: dict[int, StateReport] = {}
     seen: set[str] = set()
     for shard in manifest.shards:
@@ -64,7 +64,7 @@ def verify(
 
 
 def _read(
-    store: Store, file: StoredFile, verdict: Verdict, seen: set[str], advance: Callable[[int], None],
+    store: Store, file: StoredFile, verdict: BackupVerdict, seen: set[str], advance: Callable[[int], None],
     directory: Path | None,
 ) -> bool:  # fmt: skip
     """Whether it is as it was written; a copy goes into the directory, if there is one."""

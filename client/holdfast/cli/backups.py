@@ -66,7 +66,9 @@ def find(store: Store, id: str | None) -> Manifest:
         return store.read(id or store.newest())
 
 
-def verify(store: Store, manifest: Manifest, advance: Callable[[int], None], *, files_only: bool) -> checking.Verdict:
+def verify(
+    store: Store, manifest: Manifest, advance: Callable[[int], None], *, files_only: bool
+) -> checking.BackupVerdict:
     check_state: checking.CheckState | None = None
     if not files_only:
         reviving = _load("holdfast backup verify, unless with --files-only,")

@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchResult:
     """What came out."""
 
     accepted: int
@@ -72,7 +72,7 @@ class BenchFailed(Exception):  # noqa: N818 - as CommandFailed
         self.left_behind = left_behind
 
 
-def run(address: str, timeout_s: float, plan: Plan, advance: Advance) -> Report:
+def run(address: str, timeout_s: float, plan: Plan, advance: Advance) -> BenchResult:
     """Raises `KeyboardInterrupt` if it was interrupted twice, and so could not clean up."""
     try:
         return calls.run_async(lambda: _Bench(address, timeout_s, plan, advance).run())
@@ -98,7 +98,7 @@ class _Bench:
         self._all_done = asyncio.Event()
         self._last_enqueue_s = self._last_ack_s = 0.0
 
-    async def run(self) -> Report:
+    async def run(self) -> BenchResult:
         # Says at once if there is no server, and has the connection's set-up out of the way.
         retry = calls.is_cluster(self._address)
         async with AsyncClient(self._address, timeout_s=self._timeout_s, retry=retry) as client:
@@ -120,7 +120,7 @@ class _Bench:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    async def _measure(self) -> Report:
+    async def _measure(self) -> BenchResult:
         began_s, cpu_began_s = time.perf_counter(), time.process_time()
         self._last_enqueue_s = self._last_ack_s = began_s
         try:
@@ -134,7 +134,7 @@ class _Bench:
         left_behind = await self._drain() if self._finished < self._accepted else 0
         return self._report(began_s, cpu_s, left_behind)
 
-    def _interrupt(self, main: "asyncio.Task[Report]") -> None:
+    def _interrupt(self, main: "asyncio.Task[BenchResult]") -> None:
         if self._interrupted:
             main.cancel()  # asked twice: leave everything as it is
         self._interrupted = True
@@ -232,12 +232,12 @@ class _Bench:
 
     # ----------------------------------------------------------------------------------------------- result
 
-    def _report(self, began_s: float, cpu_s: float, left_behind: int) -> Report:
+    def _report(self, began_s: float, cpu_s: float, left_behind: int) -> BenchResult:
         enqueue_s = max(self._last_enqueue_s - began_s, 1e-9)
         total_s = max(self._last_ack_s - began_s, 1e-9)
         never, once = self._seen.count(0), self._seen.count(1)
         not_sent = self._plan.tasks - self._accepted
-        return Report(
+        return BenchResult(
             accepted=self._accepted,
             finished=self._finished,
             missing=max(never - not_sent, self._accepted - self._finished),

@@ -25,8 +25,8 @@ class Server(Protocol):
     is_new: bool
 
 
-class Report(Protocol):
-    """As holdfast.cluster.local.cluster.Report."""
+class LocalCluster(Protocol):
+    """As holdfast.cluster.local.cluster.LocalCluster."""
 
     directory: Path
     servers: tuple[Server, ...]
@@ -92,17 +92,18 @@ class Administrator:
 def up(
     directory: Path, *, nodes: int | None, shards: int | None, replication: int | None, router_port: int | None,
     timeout_s: float, say: Callable[[str], None],
-) -> Report:  # fmt: skip
+) -> LocalCluster:  # fmt: skip
     local = _load()
     desired = local.Desired(nodes=nodes, shards=shards, replication=replication, router_port=router_port)
     return cast(
-        Report, _reported(local, lambda: local.up(directory, desired, Administrator(), timeout_s=timeout_s, say=say))
+        LocalCluster,
+        _reported(local, lambda: local.up(directory, desired, Administrator(), timeout_s=timeout_s, say=say)),
     )
 
 
-def down(directory: Path, *, node: str | None, purge: bool, say: Callable[[str], None]) -> Report | None:
+def down(directory: Path, *, node: str | None, purge: bool, say: Callable[[str], None]) -> LocalCluster | None:
     local = _load()
-    return cast(Report | None, _reported(local, lambda: local.down(directory, purge=purge, say=say, node=node)))
+    return cast(LocalCluster | None, _reported(local, lambda: local.down(directory, purge=purge, say=say, node=node)))
 
 
 def _load() -> Any:

@@ -24,7 +24,7 @@ SORTS: dict[str, Callable[[QueueStats], float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TopView:
     """What there is at one moment."""
 
     at_ms: int
@@ -61,8 +61,8 @@ class Look:
         return sorted(self.queues, key=lambda each: (-SORTS[by](each), each.queue))
 
 
-def look(address: str, timeout_s: float) -> Look:
-    async def question(client: AsyncClient) -> Look:
+def look(address: str, timeout_s: float) -> TopView:
+    async def question(client: AsyncClient) -> TopView:
         queues, workers, info = await asyncio.gather(
             calls.all_queues(client, partial=True),
             client.list_workers(page_size=WORKERS_READ_MAX, partial=True),
@@ -70,7 +70,7 @@ def look(address: str, timeout_s: float) -> Look:
         )
         missing = sorted({*queues[1], *workers.missing_shards})
         has_map = info is not None and bool(info.cluster_id)
-        return Look(
+        return TopView(
             time.time_ns() // 1_000_000, queues[0], workers.workers, bool(workers.next_page_token),
             info if has_map else None, missing,
         )  # fmt: skip
@@ -78,7 +78,7 @@ def look(address: str, timeout_s: float) -> Look:
     return calls.ask(address, timeout_s, question)
 
 
-def look_json(seen: Look, by: str, limit: int) -> dict[str, object]:
+def look_json(seen: TopView, by: str, limit: int) -> dict[str, object]:
     cluster = None
     if seen.cluster is not None:
         problems = [{"shard": shard, "problem": problem} for shard, problem in seen.shard_problems]

@@ -6,14 +6,14 @@ from holdfast.cli import cluster_output, output
 from holdfast.cli.output import Shown
 from holdfast.cli.queue_output import marked_name, shown_rate, worker_table
 from holdfast.cli.times import shown_duration, shown_instant
-from holdfast.cli.top import Look
+from holdfast.cli.top import TopView
 from holdfast.client import QueueStats, WorkerInfo, WorkerState
 
 _WORKERS_SHOWN_MAX = 8
 _PROBLEMS_SHOWN_MAX = 5
 
 
-def screen(seen: Look, by: str, limit: int) -> list[Shown]:
+def screen(seen: TopView, by: str, limit: int) -> list[Shown]:
     """One screen, from the whole to its parts."""
     parts: list[Shown] = [*_head(seen), output.text("")]
     queues = seen.sorted_queues(by)
@@ -27,7 +27,7 @@ def screen(seen: Look, by: str, limit: int) -> list[Shown]:
     return parts + _worker_parts(seen.workers, seen.at_ms)
 
 
-def _head(seen: Look) -> list[Shown]:
+def _head(seen: TopView) -> list[Shown]:
     totals = seen.totals
     at = shown_instant(seen.at_ms).rpartition(".")[0]
     counts = ", ".join(f"{totals[name]:,.0f} {name}" for name in ("ready", "claimed", "delayed", "retrying", "dead"))
@@ -45,7 +45,7 @@ def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def _cluster_lines(seen: Look) -> list[Shown]:
+def _cluster_lines(seen: TopView) -> list[Shown]:
     lines: list[Shown] = []
     if seen.cluster is not None:
         alive = sum(node.is_alive for node in seen.cluster.nodes)

@@ -10,7 +10,7 @@ from holdfast.client import ClusterInfo, Plan, PlanStep, StepState
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Difference:
     """One thing that is other than before, for people and for programs."""
 
     text: str
@@ -28,7 +28,7 @@ class Watched:
         self._leaders: dict[int, tuple[str, int]] = {}
         self._states: dict[int, StepState] = {}
 
-    def look(self, info: ClusterInfo) -> list[Change]:
+    def look(self, info: ClusterInfo) -> list[Difference]:
         """What has changed since the last look; at the first one, how things are."""
         self.views = health.views(info)
         changes = [*self._map_changes(info), *self._leader_changes()]
@@ -47,14 +47,14 @@ class Watched:
                 changes.append(_plan_change("ended", self.plan))
         return changes
 
-    def _map_changes(self, info: ClusterInfo) -> list[Change]:
+    def _map_changes(self, info: ClusterInfo) -> list[Difference]:
         was_current, self.last_known = not self.last_known, last_known(info)
         if was_current is info.etcd_answers:
             return []
         record = {"event": "map", "is_last_known": not info.etcd_answers, "age_ms": info.age_ms}
-        return [Change(self.last_known or "etcd answers: the map is current", record)]
+        return [Difference(self.last_known or "etcd answers: the map is current", record)]
 
-    def _leader_changes(self) -> list[Change]:
+    def _leader_changes(self) -> list[Difference]:
         changes = []
         for view in self.views:
             now = (view.leader, view.epoch)
@@ -62,10 +62,10 @@ class Watched:
                 self._leaders[view.shard] = now
                 led = f"is led by {view.leader} (epoch {view.epoch})" if view.leader else "has no leader"
                 record = {"event": "leader", "shard": view.shard, "leader": view.leader or None, "epoch": view.epoch}
-                changes.append(Change(f"shard {view.shard} {led}", record))
+                changes.append(Difference(f"shard {view.shard} {led}", record))
         return changes
 
-    def _step_changes(self, plan: Plan) -> list[Change]:
+    def _step_changes(self, plan: Plan) -> list[Difference]:
         changes = []
         for at, step in enumerate(plan.steps, start=1):
             if self._states.get(at) is not step.state:
@@ -74,14 +74,14 @@ class Watched:
         return changes
 
 
-def _plan_change(what: str, plan: Plan) -> Change:
+def _plan_change(what: str, plan: Plan) -> Difference:
     done = plans.tally(plan)
     text = f"plan {plan.id} {what.replace('_', ' ')}: {done.steps - done.left} of {done.steps} steps done"
     record = {"event": "plan", "plan": plan.id, "what": what, "steps": done.steps, "left": done.left}
-    return Change(text, record)
+    return Difference(text, record)
 
 
-def _step_change(plan: Plan, at: int, step: PlanStep) -> Change:
+def _step_change(plan: Plan, at: int, step: PlanStep) -> Difference:
     what = f"leadership to {step.destination}" if step.is_transfer else f"{step.source} to {step.destination}"
     record = {
         "event": "step",
@@ -93,4 +93,4 @@ def _step_change(plan: Plan, at: int, step: PlanStep) -> Change:
         "is_transfer": step.is_transfer,
         "state": str(step.state),
     }
-    return Change(f"step {at} of {len(plan.steps)}, shard {step.shard}, {what}: {step.state.lower()}", record)
+    return Difference(f"step {at} of {len(plan.steps)}, shard {step.shard}, {what}: {step.state.lower()}", record)

@@ -20,7 +20,7 @@ from holdfast.client.errors import (
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.patience import GRACE_S, TRY_S_MAX, UNSETTLED_S, Leader
-from holdfast.routing.reserve_calls import Places, Verdict
+from holdfast.routing.reserve_calls import FailureMeaning, Places
 from holdfast.routing.sets import visible
 from holdfast.routing.splitting import split_over
 from holdfast.transport.reserving import ReserveOverShards, ShardsCall
@@ -169,9 +169,9 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
             return min(self._usual.hasty_s(shard), call.answer_s())
         return None if call.is_notified or shard in call.held else min(TRY_S_MAX, call.answer_s())
 
-    def judge(self, failure: Exception) -> Verdict:
+    def judge(self, failure: Exception) -> FailureMeaning:
         assert isinstance(failure, HoldfastError)
-        return Verdict(
+        return FailureMeaning(
             is_final=isinstance(failure, InvalidArgument | ClientClosed),
             may_have_claimed=may_have_taken_effect(failure),
             is_silent=isinstance(failure, DeadlineExceeded | ConnectionFailed),

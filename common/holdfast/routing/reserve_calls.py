@@ -20,7 +20,7 @@ Places = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FailureMeaning:
     """What a failure means for a call that other shards may serve as well."""
 
     is_final: bool = False  # the call is refused: no other shard would say anything else

@@ -61,7 +61,7 @@ _REPEATED_MAX = {
     "RestoreQueuesRequest.queues": ITEMS_MAX,
     "RestoreFiles.files": 20_000,  # of one shard's state
     "ReceiveTasksRequest.messages": ITEMS_MAX,
-    "DealSharesRequest.reports": ITEMS_MAX,
+    "AllocateRequest.reports": ITEMS_MAX,
 }
 # How often what is repeated inside of what is repeated may be there, in a whole request.
 _TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX}
@@ -82,7 +82,7 @@ _BYTES_MAX = {
     "GetTopology": 512 * _KIB,
     "ListQueueSettings": 512 * _KIB,
     "QueueStats": 256 * _KIB,
-    "DealShares": 1024 * _KIB,
+    "Allocate": 1024 * _KIB,
     "SetQueue": 512 * _KIB,
     "StartPlan": 1024 * _KIB,
 }

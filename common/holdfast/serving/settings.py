@@ -75,7 +75,7 @@ class Table:
     example: str  # in JSON
 
 
-class Settings(BaseSettings):
+class ServerSettings(BaseSettings):
     """Everything a server can be told. Built by `load`; built directly it reads no file and no environment."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, env_prefix=ENV_PREFIX)
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         ]
 
 
-SettingsT = TypeVar("SettingsT", bound=Settings)
+SettingsT = TypeVar("SettingsT", bound=ServerSettings)
 
 
 def load(
@@ -159,7 +159,7 @@ def load(
 _Layer = tuple[dict[str, str], dict[str, Any]]
 
 
-def _file_layer(settings: type[Settings], path: Path | None) -> _Layer:
+def _file_layer(settings: type[ServerSettings], path: Path | None) -> _Layer:
     if path is None:
         return {}, {}
     # The settings source takes a missing file for an empty one; a file that was named must be there.
@@ -174,7 +174,7 @@ def _file_layer(settings: type[Settings], path: Path | None) -> _Layer:
     return dict.fromkeys(values, f"file {path}"), values
 
 
-def _environment_layer(settings: type[Settings], env: Mapping[str, str]) -> _Layer:
+def _environment_layer(settings: type[ServerSettings], env: Mapping[str, str]) -> _Layer:
     source = EnvSettingsSource(settings, env_ignore_empty=True)
     source.env_vars = {name.lower(): value for name, value in env.items() if value}
     try:
@@ -185,7 +185,7 @@ def _environment_layer(settings: type[Settings], env: Mapping[str, str]) -> _Lay
     return {name: f"environment {ENV_PREFIX}{name.upper()}" for name in values}, values
 
 
-def _bad_json(settings: type[Settings], env_vars: Mapping[str, str | None]) -> list[str]:
+def _bad_json(settings: type[ServerSettings], env_vars: Mapping[str, str | None]) -> list[str]:
     given = {name: env_vars.get(f"{ENV_PREFIX}{name}".lower()) for name in settings.tables}
     return [
         f"{name}: got {_shown(text)} (from environment {ENV_PREFIX}{name.upper()}), allowed: JSON: a list of "
@@ -200,7 +200,7 @@ def _flag_layer(overrides: Mapping[str, object]) -> _Layer:
     return {name: f"flag --{name.replace('_', '-')}" for name in values}, values
 
 
-def _problem_lines(settings: type[Settings], error: ErrorDetails, origins: Mapping[str, str]) -> list[str]:
+def _problem_lines(settings: type[ServerSettings], error: ErrorDetails, origins: Mapping[str, str]) -> list[str]:
     """One bad field, or all contradictions between good ones, as lines for people."""
     if not error["loc"]:
         contradiction = error["ctx"]["error"]
@@ -242,7 +242,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _GIVEN_CHARS_MAX else text[:_GIVEN_CHARS_MAX] + "…"
 
 
-def _allowed(settings: type[Settings], name: str) -> str:
+def _allowed(settings: type[ServerSettings], name: str) -> str:
     table = settings.tables.get(name)
     return _words(settings.model_fields[name]) if table is None else table.allowed
 

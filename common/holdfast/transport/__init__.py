@@ -1,4 +1,9 @@
-"""Calls in flight, as routers and clients have them: sent until they are answered, in parts, given up, watched while
-their server is silent, and claims over several shards. The rules are those of `holdfast.routing`; here are the timers
-and tasks that these need. `channels` is the seam to the network, with a twin in `memory`.
+"""Calls in flight, as routers and clients have them. The rules are those of `holdfast.routing`; here are the timers and
+tasks that these need.
+
+channels.py       the seam to the network: one call to one server
+grpc_channels.py  over gRPC; memory.py: its twin in memory
+sending.py        one call until it is answered; silence.py: watched while its server says nothing
+over_shards.py    calls about several shards; parts.py: their parts, at the same time; giving_up.py: ended early
+reserving.py      claims over several shards
 """

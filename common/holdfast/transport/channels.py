@@ -1,6 +1,5 @@
-"""The seam between routing and the network: calls to servers, by their addresses, and how they fail. Routers and
-clients have an implementation over gRPC each, because a client may send before there is a connection. `memory` has a
-twin without a network.
+"""The seam between routing and the network: calls to servers, by their addresses, and how they fail. `grpc_channels` is
+the real one, for routers and clients; `memory` has a twin without a network.
 """
 
 from dataclasses import dataclass

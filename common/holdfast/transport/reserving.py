@@ -35,7 +35,7 @@ from holdfast.routing.patience import (
     UnhealthyShards,
     UsualTimes,
 )
-from holdfast.routing.reserve_calls import ReserveCall, Verdict
+from holdfast.routing.reserve_calls import FailureMeaning, ReserveCall
 from holdfast.routing.turns import shards_in_turn
 
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
@@ -88,7 +88,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         """To one shard, which may wait for so long."""
 
     @abstractmethod
-    def judge(self, failure: Exception) -> Verdict: ...
+    def judge(self, failure: Exception) -> FailureMeaning: ...
 
     @abstractmethod
     def silent(self, shard: int) -> Exception:
@@ -354,7 +354,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
 
     # --- shards that do not answer ------------------------------------------------------------------------------
 
-    def _note(self, shard: int, verdict: Verdict) -> None:
+    def _note(self, shard: int, verdict: FailureMeaning) -> None:
         """One that is busy, or has no room, is well."""
         if verdict.is_of_shard:
             self._good.discard(shard)

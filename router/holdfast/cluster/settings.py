@@ -5,7 +5,7 @@ from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.serving.settings import ADDRESSES_PATTERN, NAME_PATTERN, ContradictionError, Settings
+from holdfast.serving.settings import ADDRESSES_PATTERN, NAME_PATTERN, ContradictionError, ServerSettings
 
 Contradiction = tuple[str, str, str]  # a field, what must hold, another field or nothing
 
@@ -14,7 +14,7 @@ SECRETS: Final = ("etcd_password",)  # never shown
 _FILES: Final = ("etcd_certificate", "etcd_key")
 
 
-class ClusterSettings(Settings):
+class ClusterSettings(ServerSettings):
     """Which cluster a server belongs to, and where its map is."""
 
     secrets: ClassVar[tuple[str, ...]] = SECRETS

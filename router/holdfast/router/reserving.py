@@ -21,7 +21,7 @@ from holdfast.router.ready_waiters import Waiter
 from holdfast.router.releases import Releases
 from holdfast.router.shared_waits import TASKS_MAX, SharedWaits
 from holdfast.routing.patience import TRY_S_MAX, UNSETTLED_S, Leader
-from holdfast.routing.reserve_calls import AWAY_S, Places, Verdict
+from holdfast.routing.reserve_calls import AWAY_S, FailureMeaning, Places
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
 from holdfast.transport.channels import CallFailedError
 from holdfast.transport.giving_up import GivingUp
@@ -225,10 +225,10 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
             await self._forwarder.send(_AWAIT, shard, request.SerializeToString(), ends_s)
         )
 
-    def judge(self, failure: Exception) -> Verdict:
+    def judge(self, failure: Exception) -> FailureMeaning:
         assert isinstance(failure, FAILURES)
         is_cut_off = isinstance(failure, _CutOffError)
-        return Verdict(
+        return FailureMeaning(
             is_final=not is_passing(failure) and not may_pass_if_read(failure),
             may_have_claimed=not is_passing(failure),
             is_silent=is_cut_off,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.broker.api.internal import DEAL_SHARES, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
+from holdfast.broker.api.internal import ALLOCATE, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
 from holdfast.broker.api.tasks import TaskService
 from holdfast.proto.v1 import broker_calls_pb2, tasks_pb2
 from holdfast.serving.refusals import (
@@ -83,10 +83,10 @@ async def test_messages_of_a_node_that_has_the_shard_are_taken_in(stage: Stage) 
     queue = stage.shard.queue(QUEUE)
     assert queue is not None
     assert queue.ready == 1
-    reports = broker_calls_pb2.DealSharesRequest(cluster_id=CLUSTER, source_shard=3)
+    reports = broker_calls_pb2.AllocateRequest(cluster_id=CLUSTER, source_shard=3)
     reports.reports.add(queue="q", what="rate", number=1)
-    dealt = await stage.internal.answer("n1", DEAL_SHARES, 0, reports.SerializeToString())
-    assert [grant.unlimited for grant in broker_calls_pb2.DealSharesResponse.FromString(dealt).grants] == [True]
+    allocated = await stage.internal.answer("n1", ALLOCATE, 0, reports.SerializeToString())
+    assert [grant.unlimited for grant in broker_calls_pb2.AllocateResponse.FromString(allocated).grants] == [True]
 
 
 async def test_every_node_is_told_of_settings(stage: Stage) -> None:
@@ -102,8 +102,8 @@ async def test_who_may_not_speak_for_a_shard_is_refused(stage: Stage) -> None:
     assert await stage.refusal("n2", RECEIVE_TASKS, 0, messages()) == INVALID_FIELD
     assert await stage.refusal("n1", RECEIVE_TASKS, 0, messages(source=4)) == INVALID_FIELD
     assert await stage.refusal("n1", RECEIVE_TASKS, 0, messages(incarnation=2)) == INVALID_FIELD
-    forged = broker_calls_pb2.DealSharesRequest(cluster_id=CLUSTER, source_shard=3)
-    assert await stage.refusal("n2", DEAL_SHARES, 0, forged.SerializeToString()) == INVALID_FIELD
+    forged = broker_calls_pb2.AllocateRequest(cluster_id=CLUSTER, source_shard=3)
+    assert await stage.refusal("n2", ALLOCATE, 0, forged.SerializeToString()) == INVALID_FIELD
 
 
 async def test_whatever_is_sent_is_counted_before_it_is_parsed(stage: Stage) -> None:

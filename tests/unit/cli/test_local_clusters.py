@@ -28,13 +28,13 @@ def local(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def running(directory: Path, *, is_new: bool, router_port: int = 7500) -> Any:
-    from holdfast.cluster.local.cluster import Report, Server
+    from holdfast.cluster.local.cluster import LocalCluster, Server
 
     servers = [
         Server(name, f"127.0.0.1:{port}", None, 100 + port, directory / f"{name}.log", is_new)
         for name, port in (("etcd", 1), ("n1", 2), ("router", router_port))
     ]
-    return Report(directory, tuple(servers), 4, 1)
+    return LocalCluster(directory, tuple(servers), 4, 1)
 
 
 def test_up_passes_on_what_was_asked_and_prints_how_to_use_it(

@@ -6,7 +6,7 @@ from holdfast.cluster.admin import backups
 from holdfast.cluster.admin.backups import ClusterBackups
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
-from holdfast.cluster.map.policy import QueuePolicy
+from holdfast.cluster.map.policy import PolicyRecord
 from holdfast.cluster.map.queues import QueueChange, Spread
 from holdfast.cluster.map.records import QueueRecord
 from holdfast.cluster.map.store import MapStore
@@ -56,7 +56,7 @@ async def test_the_map_is_read_in_pages_and_written_as_it_was(monkeypatch: pytes
             await service.restore_queues(pb.RestoreQueuesRequest(backup_id=ID, queues=copied))
     found = await read_map(other)
     assert found.queues == (await read_map(etcd)).queues
-    assert found.queues["q1"].policy == QueuePolicy(paused=True)
+    assert found.queues["q1"].policy == PolicyRecord(paused=True)
     assert [record.incarnation for _, record in sorted(found.shards.items())] == [2, 2, 2, 5]
 
 
@@ -68,7 +68,7 @@ async def test_what_was_set_meanwhile_stays() -> None:
         service = ClusterBackups(store, follower)
         await service.restore_cluster(restore_request(2))
         await store.set_queue("q", QueueChange(None, {"max_attempts": 7}, ()))
-        old = pb.QueueRecordCopy(queue="q", record=QueueRecord(policy=QueuePolicy(max_attempts=3)).encode())
+        old = pb.QueueRecordCopy(queue="q", record=QueueRecord(policy=PolicyRecord(max_attempts=3)).encode())
         await service.restore_queues(pb.RestoreQueuesRequest(backup_id=ID, queues=[old]))
     assert (await read_map(etcd)).queues["q"].policy.max_attempts == 7
 
@@ -122,7 +122,7 @@ async def test_a_cluster_that_was_initialised_is_not_restored() -> None:
             await ClusterBackups(store, follower).restore_cluster(restore_request(2, 2))
         assert caught.value.reason == "CLUSTER_EXISTS"
         # It has no backup, and so it has not the one without an id either.
-        record = pb.QueueRecordCopy(queue="q", record=QueueRecord(policy=QueuePolicy(paused=True)).encode())
+        record = pb.QueueRecordCopy(queue="q", record=QueueRecord(policy=PolicyRecord(paused=True)).encode())
         with pytest.raises(RefusedError) as caught:
             await ClusterBackups(store, follower).restore_queues(pb.RestoreQueuesRequest(queues=[record]))
     assert caught.value.reason == "RESTORE_REFUSED"

@@ -8,14 +8,14 @@ from holdfast.cluster.etcd.api import Delete, EtcdRefusedError, Put, Row, Snapsh
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap
-from holdfast.cluster.map.records import ClusterRecord, QueuePolicy, QueueRecord
+from holdfast.cluster.map.records import ClusterRecord, PolicyRecord, QueueRecord
 from tests.unit.cluster.cluster_stage import KEYS, NAME, WAIT_S, add_nodes, following, node, read_map
 
 CLUSTER = ClusterRecord("ab" * 16, 8, 1)
 
 
 def policy(attempts: int) -> bytes:
-    return QueueRecord(policy=QueuePolicy(max_attempts=attempts)).encode()
+    return QueueRecord(policy=PolicyRecord(max_attempts=attempts)).encode()
 
 
 async def put(etcd: FakeEtcd, key: bytes, value: bytes) -> None:

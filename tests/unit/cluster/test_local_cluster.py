@@ -19,7 +19,7 @@ from holdfast.cluster.local import cluster as local
 from holdfast.cluster.local import processes as local_processes
 from holdfast.cluster.local import servers as local_servers
 from holdfast.cluster.local import state as local_state
-from holdfast.cluster.local.cluster import Desired, LocalError, Report
+from holdfast.cluster.local.cluster import Desired, LocalCluster, LocalError
 from holdfast.cluster.local.processes import Identity
 from holdfast.cluster.local.state import Member, State, StateError
 
@@ -78,7 +78,7 @@ class Stage:
         ports = ",".join(map(str, state.members[name].ports.values()))
         return [sys.executable, "-S", "-c", FAKE, ports, self.how.get(name, "well")]
 
-    def up(self, **given: int) -> Report:
+    def up(self, **given: int) -> LocalCluster:
         desired = Desired(**{"router_port": 0, **given})
         return local.up(self.directory, desired, self.administrator, timeout_s=60.0, say=self.said.append)
 
@@ -87,7 +87,7 @@ class Stage:
         self._now_s += 61.0
         return problem
 
-    def down(self, *, purge: bool = False, node: str | None = None) -> Report | None:
+    def down(self, *, purge: bool = False, node: str | None = None) -> LocalCluster | None:
         return local.down(self.directory, purge=purge, say=self.said.append, node=node)
 
 
@@ -101,7 +101,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             stage.down()
 
 
-def pids(report: Report) -> dict[str, int | None]:
+def pids(report: LocalCluster) -> dict[str, int | None]:
     return {server.name: server.pid for server in report.servers}
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.cluster.etcd.api import Change, Changes, Row, Snapshot
+from holdfast.cluster.etcd.api import Changes, Row, RowChange, Snapshot
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import (
     EMPTY,
     ClusterRecord,
     LeaderRecord,
-    QueuePolicy,
+    PolicyRecord,
     QueueRecord,
     RecordError,
     RemovedRecord,
@@ -58,11 +58,11 @@ def loaded() -> PartitionMap:
 
 
 def put(key: bytes, value: bytes, revision: int = 30) -> Changes:
-    return Changes(revision, [Change(Row(key, value, 1, revision, 0), is_delete=False)])
+    return Changes(revision, [RowChange(Row(key, value, 1, revision, 0), is_delete=False)])
 
 
 def delete(key: bytes, revision: int = 30) -> Changes:
-    return Changes(revision, [Change(Row(key, b"", 0, revision, 0), is_delete=True)])
+    return Changes(revision, [RowChange(Row(key, b"", 0, revision, 0), is_delete=True)])
 
 
 def test_all_records_are_found() -> None:
@@ -92,7 +92,7 @@ def test_routes_of_queues_with_and_without_a_record() -> None:
 
 def test_a_change_makes_a_new_map_and_leaves_the_old_one() -> None:
     before = loaded()
-    after = before.apply(put(KEYS.queue("spread"), QueueRecord(policy=QueuePolicy(max_attempts=2)).encode()))
+    after = before.apply(put(KEYS.queue("spread"), QueueRecord(policy=PolicyRecord(max_attempts=2)).encode()))
     assert before.queues["spread"].generation == 1
     assert after.queues["spread"].policy.max_attempts == 2
     assert after.queue_version("spread") == 30
@@ -192,7 +192,7 @@ def test_a_large_map_is_cheap() -> None:
         large[KEYS.shard(number)] = shard().encode()
         large[KEYS.leader(number)] = LeaderRecord("a", shard().group, 4).encode()
     for number in range(10_000):
-        record = QueueRecord(generation=1, sets=((1, (2, 5)),), policy=QueuePolicy(max_attempts=3))
+        record = QueueRecord(generation=1, sets=((1, (2, 5)),), policy=PolicyRecord(max_attempts=3))
         large[KEYS.queue(f"queue-{number}")] = record.encode()
     snapshot = Snapshot(20, rows(large, 10))
     began_s = time.perf_counter()

@@ -16,8 +16,8 @@ from holdfast.cluster.map.policy import (
     POLICY_LIMITS,
     TENANT_LIMITS,
     TENANTS_MAX,
-    QueuePolicy,
-    TenantPolicy,
+    PolicyRecord,
+    TenantRecord,
 )
 from holdfast.cluster.map.queues import (
     GENERATIONS_MAX,
@@ -137,26 +137,26 @@ def test_placements_that_cannot_be_are_refused(placement: Placement, reason: str
 # Policy
 
 
-def changed(policy: QueuePolicy = NO_POLICY, clear: Sequence[str] = (), **given: Any) -> QueuePolicy:
+def changed(policy: PolicyRecord = NO_POLICY, clear: Sequence[str] = (), **given: Any) -> PolicyRecord:
     record = change_queue("q", QueueRecord(policy=policy), QueueChange(policy=given, clear=clear), SHARDS)
     return record.policy
 
 
-def refused(policy: QueuePolicy = NO_POLICY, clear: Sequence[str] = (), **given: Any) -> tuple[str, str, str]:
+def refused(policy: PolicyRecord = NO_POLICY, clear: Sequence[str] = (), **given: Any) -> tuple[str, str, str]:
     with pytest.raises(RefusedError) as caught:
         changed(policy, clear, **given)
     assert caught.value.field in caught.value.message or caught.value.field == "clear"
     return caught.value.reason, caught.value.field, caught.value.limit
 
 
-def tenant(name: str = "a", **given: float) -> TenantPolicy:
-    return TenantPolicy(tenant=name, **given)  # type: ignore[arg-type]
+def tenant(name: str = "a", **given: float) -> TenantRecord:
+    return TenantRecord(tenant=name, **given)  # type: ignore[arg-type]
 
 
 def test_only_what_is_given_changes() -> None:
     policy = changed(max_attempts=3, retry_jitter=0)
     policy = changed(policy, ["max_attempts"], max_claims=9)
-    assert policy == QueuePolicy(max_claims=9, retry_jitter=0.0)
+    assert policy == PolicyRecord(max_claims=9, retry_jitter=0.0)
 
 
 def test_the_same_again_changes_nothing() -> None:
@@ -344,7 +344,7 @@ def test_a_tenant_that_is_cleared_and_set_has_only_what_is_set() -> None:
 def test_a_tenant_may_be_called_like_a_field() -> None:
     policy = changed(max_attempts=2, tenants=[tenant("max_attempts", weight=2)])
     assert changed(policy, ["max_attempts"]).tenants == policy.tenants
-    assert changed(policy, ["tenants.max_attempts"]) == QueuePolicy(max_attempts=2)
+    assert changed(policy, ["tenants.max_attempts"]) == PolicyRecord(max_attempts=2)
 
 
 def test_tenants_are_counted_with_those_that_were_there() -> None:
@@ -362,7 +362,7 @@ def test_a_policy_that_no_log_would_take_is_refused() -> None:
 
 def test_a_burst_goes_with_its_rate() -> None:
     policy = changed(rate_per_second=5.0, rate_burst=9, key_rate_per_second=1.0, key_rate_burst=2)
-    assert changed(policy, ["rate_per_second"]) == QueuePolicy(key_rate_per_second=1.0, key_rate_burst=2)
+    assert changed(policy, ["rate_per_second"]) == PolicyRecord(key_rate_per_second=1.0, key_rate_burst=2)
     assert changed(policy, ["rate_burst"]).rate_per_second == 5.0
     assert refused(policy, ["rate_per_second"], rate_burst=1)[:2] == (refusals.INVALID_FIELD, "policy.rate_burst")
 

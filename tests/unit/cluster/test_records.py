@@ -6,14 +6,14 @@ import pytest
 
 from holdfast.cluster.map.fields import encode
 from holdfast.cluster.map.keys import Keys
-from holdfast.cluster.map.policy import TenantPolicy
+from holdfast.cluster.map.policy import TenantRecord
 from holdfast.cluster.map.records import (
     ClusterRecord,
     LeaderRecord,
     Members,
     NodeRecord,
     PlanRecord,
-    QueuePolicy,
+    PolicyRecord,
     QueueRecord,
     RecordError,
     ShardRecord,
@@ -35,17 +35,17 @@ QUEUE = QueueRecord(
     sets=((1, (3, 4)), (2, (3,))),
     draining=(4,),
     drained=(9,),
-    policy=QueuePolicy(max_attempts=3, retry_factor=1.5),
+    policy=PolicyRecord(max_attempts=3, retry_factor=1.5),
 )
 FULL = QueueRecord(
-    policy=QueuePolicy(
+    policy=PolicyRecord(
         retry_shape="linear",
         non_retryable=("BadInput", "app.Größe"),
         paused=True,
         rate_per_second=0.5,
         rate_burst=3,
         dead_alert_url="",
-        tenants=(TenantPolicy(tenant="ä", weight=3), TenantPolicy(tenant="b", rate_per_second=1.0)),
+        tenants=(TenantRecord(tenant="ä", weight=3), TenantRecord(tenant="b", rate_per_second=1.0)),
     )
 )
 PLAN = PlanRecord(
@@ -166,12 +166,12 @@ def test_a_policy_of_a_newer_version_is_read() -> None:
     policy = {"max_attempts": 10**6, "retry_shape": "fibonacci", "of_a_newer_version": {"a": 1}}
     policy |= {"tenants": [{"tenant": "a", "weight": 10**6, "of_a_newer_version": 1}]}
     found = QueueRecord.decode("k", encode(json.loads(QUEUE.encode()) | {"policy": policy})).policy
-    assert found == QueuePolicy(
-        max_attempts=10**6, retry_shape="fibonacci", tenants=(TenantPolicy(tenant="a", weight=10**6),)
+    assert found == PolicyRecord(
+        max_attempts=10**6, retry_shape="fibonacci", tenants=(TenantRecord(tenant="a", weight=10**6),)
     )
     older = json.loads(QUEUE.encode())
     del older["policy"]
-    assert QueueRecord.decode("k", encode(older)).policy == QueuePolicy()
+    assert QueueRecord.decode("k", encode(older)).policy == PolicyRecord()
 
 
 def test_leaders_are_ordered_by_incarnation_then_epoch() -> None:

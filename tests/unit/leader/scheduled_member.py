@@ -3,7 +3,7 @@
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.scheduler import Scheduler
 from tests.unit.machine.machine_shard import QUEUE, new_task
-from tests.unit.quota.sharing_stage import Member
+from tests.unit.quota.allocation_stage import Member
 from tests.unit.scheduler.scheduling_bench import PLENTY
 
 

@@ -99,7 +99,9 @@ class Pair:
             raise TimeoutError
         return int(response.received)
 
-    async def deal(self, destination: int, source: int, reports: Sequence[broker_calls_pb2.ShareReport]) -> NoReturn:
+    async def allocate(
+        self, destination: int, source: int, reports: Sequence[broker_calls_pb2.AllocationReport]
+    ) -> NoReturn:
         raise AssertionError("no queue is spread")
 
     async def ack(self, *follow_ups: tasks_pb2.TaskSpec) -> tasks_pb2.AckOutcome:

@@ -176,13 +176,13 @@ async def test_a_look_that_was_cut_short_goes_on_by_itself(
 async def test_an_allowance_that_changes_serves_who_waits(small: LimitedShard) -> None:
     assert small.shard._leading is not None
     reserver = small.shard._leading.reserver
-    dealt = [Allowance(0, None)]
-    reserver._scheduler._allowance = lambda _queue: dealt[-1]
+    granted = [Allowance(0, None)]
+    reserver._scheduler._allowance = lambda _queue: granted[-1]
     await small.enqueue(2)
     waiting = small.reserve()
     await small.round()
     assert not waiting.done()
-    dealt.append(Allowance(1, None))
+    granted.append(Allowance(1, None))
     reserver.limits_changed(QUEUE)
     assert len(await small.served(waiting)) == 1
     assert await small.claim() == []

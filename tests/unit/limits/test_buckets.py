@@ -200,13 +200,13 @@ def test_a_rate_of_nothing_is_never_ready(rate: Rate) -> None:
 
 @given(rates, st.lists(st.integers(0, 1_000_000), max_size=8))
 def test_parts_of_a_rate_stay_within_it(rate: Rate, amounts_milli: list[int]) -> None:
-    dealt: list[int] = []
+    granted: list[int] = []
     for amount_milli in amounts_milli:
-        dealt.append(min(amount_milli, rate.per_second_milli - sum(dealt)))
-    parts = [part_of(rate, amount_milli) for amount_milli in dealt]
+        granted.append(min(amount_milli, rate.per_second_milli - sum(granted)))
+    parts = [part_of(rate, amount_milli) for amount_milli in granted]
     assert sum(part.per_second_milli for part in parts) <= rate.per_second_milli
     assert sum(part.burst for part in parts) <= rate.burst + len(parts)
-    for part, amount_milli in zip(parts, dealt, strict=True):
+    for part, amount_milli in zip(parts, granted, strict=True):
         assert part.per_second_milli == amount_milli
         assert (part.burst > 0) == (amount_milli > 0 and rate.burst > 0)
     assert part_of(rate, rate.per_second_milli) == (rate if rate.per_second_milli else Rate(0, 0))

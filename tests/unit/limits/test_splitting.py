@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.limits.buckets import Rate
 from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
 from tests.unit.leader.scheduled_member import ScheduledMember
-from tests.unit.quota.sharing_stage import Stage
+from tests.unit.quota.allocation_stage import Stage
 
 SHARDS = 4
 
@@ -97,7 +97,7 @@ async def test_a_queue_whose_shards_become_others_has_other_parts() -> None:
 
 async def test_parts_are_looked_at_also_where_nothing_is_shared() -> None:
     stage, (member, *_) = await spread(tenant_concurrency_max=8)
-    assert not member.manager.has_shares
+    assert not member.manager.has_allocations
     assert member.manager._parts
     assert member.reported.tenants == Part(0, SHARDS)
     assert stage.asked == 0

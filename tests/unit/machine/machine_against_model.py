@@ -32,8 +32,8 @@ from holdfast.machine.operator_entries import (
     KEEP_PRIORITY,
     KEEP_START,
     START_AT,
-    DealShares,
     DiscardDead,
+    SetAllocations,
     TtlExpire,
     UpdateItem,
     UpdateTasks,
@@ -496,10 +496,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.propose(TtlExpire(self.stamp_ms, DEAD_KEEP_MS, b"late", self.tasks_like(picked, *WAITING)))
 
     @rule(
-        queue=queue_names, what=st.integers(1, 2), shares=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=1)))
+        queue=queue_names, what=st.integers(1, 2), bodies=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=1)))
     )
-    def deal_shares(self, queue: bytes, what: int, shares: list[tuple[int, bytes]]) -> None:
-        self.propose(DealShares(self.stamp_ms, queue, what, shares))
+    def set_allocations(self, queue: bytes, what: int, bodies: list[tuple[int, bytes]]) -> None:
+        self.propose(SetAllocations(self.stamp_ms, queue, what, bodies))
 
     @precondition(lambda self: self.any_in(*ENDED))
     @rule(picked=picks)

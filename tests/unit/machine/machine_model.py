@@ -38,7 +38,7 @@ class Model:
         self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all messages that ever were, by destination
         self.delivered: Counter[int] = Counter()
         self.inbox: dict[tuple[int, int], int] = {}
-        self.shares: dict[tuple[bytes, int, int], bytes] = {}
+        self.allocations: dict[tuple[bytes, int, int], bytes] = {}
         self.timings: list[tuple[bytes, bytes, int, int]] = []  # of the newest entry
 
     def apply(self, entry: Entry) -> list[Answer]:
@@ -51,7 +51,7 @@ class Model:
             entries.Receive: self._receive,
             entries.Delivered: self._delivered,
             entries.Claim: self._claim,
-            operator_entries.DealShares: self._deal_shares,
+            operator_entries.SetAllocations: self._set_allocations,
         }
         if type(entry) in wholes:
             return wholes[type(entry)](entry)
@@ -101,12 +101,12 @@ class Model:
         self.settings[entry.queue] = entry.version, entry.policy, since_ms
         return [("Changed", entry.version)]
 
-    def _deal_shares(self, entry: operator_entries.DealShares) -> list[Answer]:
-        for shard, body in entry.shares:
-            self.shares.pop((entry.queue, entry.what, shard), None)
+    def _set_allocations(self, entry: operator_entries.SetAllocations) -> list[Answer]:
+        for shard, body in entry.allocations:
+            self.allocations.pop((entry.queue, entry.what, shard), None)
             if body:
-                self.shares[entry.queue, entry.what, shard] = body
-        return [("Changed", len(entry.shares))]
+                self.allocations[entry.queue, entry.what, shard] = body
+        return [("Changed", len(entry.allocations))]
 
     # Tasks that come.
 
@@ -588,7 +588,7 @@ class Model:
             "running": running,
             "unique": self.unique,
             "attempts": {task.id: task.attempts for task in tasks if task.attempts},
-            "shares": self.shares,
+            "allocations": self.allocations,
         }  # fmt: skip
 
     def _timers(self) -> Iterable[tuple[int, int, bytes]]:

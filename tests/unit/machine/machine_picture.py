@@ -99,7 +99,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
         "clock": (meta.now_ms, meta.stepped_ms, meta.next_sequence, meta.next_token),
         "tasks": {key[1:]: fields_of(rows.Execution.decode(row)) for key, row in families[keys.EXECUTION]},
         "envelopes": {key[1:]: row for key, row in families[keys.ENVELOPE]},
-        "reports": {key[1:]: tuple(rows.Report.decode(row)) for key, row in families[keys.REPORT]},
+        "reports": {key[1:]: tuple(rows.TaskReport.decode(row)) for key, row in families[keys.REPORT]},
         "lines": lines,
         "queues": {
             name: {field: count for field, count in queue.items() if count or field in numbers}
@@ -133,7 +133,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             (int.from_bytes(key[1:3], "big"), int.from_bytes(key[3:], "big")): rows.Inbox.decode(row).last
             for key, row in families[keys.INBOX]
         },
-        "settings": {key[1:]: tuple(rows.Settings.decode(row)) for key, row in families[keys.SETTINGS]},
+        "settings": {key[1:]: tuple(rows.SettingsRow.decode(row)) for key, row in families[keys.SETTINGS]},
         "suspects": suspect_places(state),
         "alone": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.ALONE]},
         "workers": {key[1:]: int.from_bytes(row, "big") for key, row in families[keys.WORKER]},
@@ -143,7 +143,7 @@ def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
             key[1:]: [tuple(attempt) for attempt in rows.Attempts.decode(row).kept]
             for key, row in families[keys.ATTEMPTS]
         },
-        "shares": {share_of(key): row for key, row in families[keys.SHARE]},
+        "allocations": {allocation_of(key): row for key, row in families[keys.ALLOCATION]},
     }
 
 
@@ -176,7 +176,7 @@ def running_of(row: bytes) -> list[tuple[bytes, int, bytes]]:
     return [name for name in named if name[2]]
 
 
-def share_of(key: bytes) -> tuple[bytes, int, int]:
+def allocation_of(key: bytes) -> tuple[bytes, int, int]:
     queue, rest = key[1:].split(b"\0", 1)
     return queue, rest[0], int.from_bytes(rest[1:], "big")
 

@@ -137,7 +137,9 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         keep_ms=u64,
         overlap=u8,
     ),
-    operator_entries.DealShares: st.builds(operator_entries.DealShares, u64, queues, u8, some(st.tuples(u16, blobs))),
+    operator_entries.SetAllocations: st.builds(
+        operator_entries.SetAllocations, u64, queues, u8, some(st.tuples(u16, blobs))
+    ),
 }
 # Stored in every log: a number is never changed or given to another kind.
 KIND_NUMBERS = {
@@ -146,7 +148,7 @@ KIND_NUMBERS = {
     entries.RetryDead: 11, operator_entries.DiscardDead: 12, entries.Purge: 13, entries.ExpireKeys: 14,
     entries.RaiseLevel: 15, entries.SetQueue: 16, entries.AckAway: 17, entries.Receive: 18, entries.Delivered: 19,
     operator_entries.UpdateTasks: 20, operator_entries.TtlExpire: 21, operator_entries.PutSchedule: 22,
-    operator_entries.DropSchedule: 23, operator_entries.FireSchedule: 24, operator_entries.DealShares: 25,
+    operator_entries.DropSchedule: 23, operator_entries.FireSchedule: 24, operator_entries.SetAllocations: 25,
 }  # fmt: skip
 any_entry = st.one_of(list(ENTRIES.values()))
 
@@ -201,7 +203,7 @@ FULL_ENTRIES: list[Entry] = [
     operator_entries.PutSchedule(1, b"queue", b"name", 2, 1, 0, 3, b"body"),
     operator_entries.DropSchedule(1, b"queue", b"name"),
     operator_entries.FireSchedule(1, b"queue", b"name", 2, 3, 4, 1, [5, 6], [FULL_TASK, FULL_TASK]),
-    operator_entries.DealShares(1, b"queue", 2, [(3, b"share"), (4, b"")]),
+    operator_entries.SetAllocations(1, b"queue", 2, [(3, b"share"), (4, b"")]),
 ]
 
 
@@ -318,9 +320,9 @@ attempts = st.builds(rows.Attempt, u8, u64, u64, names, blobs)
 named_rows = st.one_of(
     st.builds(rows.Dedup, task_ids, u64, u64, u64),
     st.builds(rows.Recent, task_ids, u8, u8, u64, some(st.tuples(task_ids, st.booleans(), u8)).map(tuple)),
-    st.builds(rows.Report, u8, blobs),
+    st.builds(rows.TaskReport, u8, blobs),
     st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u128)).map(tuple)),
-    st.builds(rows.Settings, u64, blobs, u64),
+    st.builds(rows.SettingsRow, u64, blobs, u64),
     st.builds(rows.OutboxMessage, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
     st.builds(rows.Inbox, u64),
@@ -328,7 +330,7 @@ named_rows = st.one_of(
     st.builds(rows.Attempts, some(attempts).map(tuple)),
     st.builds(rows.Schedule, u64, u64, u64, flags, u64, u64, task_ids, blobs),
     st.builds(rows.Discard, u8, u64, u64, queues, names, names, names, blobs),
-    st.builds(rows.Share, blobs),
+    st.builds(rows.AllocationRow, blobs),
 )
 
 

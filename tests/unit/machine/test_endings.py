@@ -39,7 +39,7 @@ def test_an_acked_task_is_done_and_its_envelope_gone(shard: Shard) -> None:
 def test_a_result_is_kept_for_its_time_to_live(shard: Shard) -> None:
     task_id = shard.enqueue(result_ttl_ms=3 * KEEP_MS)
     shard.ack(task_id, shard.claim(task_id), b"42")
-    assert shard.kv.get(keys.report(task_id)) == rows.Report(rows.REPORT_RESULT, b"42").encode()
+    assert shard.kv.get(keys.report(task_id)) == rows.TaskReport(rows.REPORT_RESULT, b"42").encode()
     assert shard.task(task_id).timer_ms == START_MS + 3 * KEEP_MS
     assert shard.armed() == [], "it goes with its task"
 
@@ -159,7 +159,7 @@ def test_a_failed_task_waits_until_the_time_that_the_leader_chose(shard: Shard) 
     assert shard.fail(task_id, shard.claim(task_id)) == Failed(RETRY_PENDING, START_MS + BACKOFF_MS)
     task = shard.task(task_id)
     assert (task.state, task.timer_ms, task.failures, task.claims) == (RETRY_PENDING, START_MS + BACKOFF_MS, 1, 1)
-    assert shard.kv.get(keys.report(task_id)) == rows.Report(rows.REPORT_ERROR, b"error").encode()
+    assert shard.kv.get(keys.report(task_id)) == rows.TaskReport(rows.REPORT_ERROR, b"error").encode()
 
 
 @pytest.mark.parametrize("reason", [rows.ATTEMPTS_SPENT, rows.CLAIMS_SPENT, rows.WORKER_GAVE_UP])

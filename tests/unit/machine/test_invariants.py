@@ -9,7 +9,7 @@ from holdfast.machine.entries import BucketLevel, Mark
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
-from holdfast.machine.operator_entries import DealShares, PutSchedule
+from holdfast.machine.operator_entries import PutSchedule, SetAllocations
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from holdfast.machine.running import claim_row
 from tests.unit.machine.machine_shard import (
@@ -55,7 +55,7 @@ def limit_and_date(shard: Shard) -> None:
     shard.claim_all(levels=(BucketLevel(QUEUE, keys.SCOPE_QUEUE, b"", 5, START_MS, START_MS + 9),))
     shard.discard_dead(shard.task_in(DEAD), keep_ms=KEEP_MS)
     shard.apply(PutSchedule(shard.now_ms, QUEUE, b"nightly", 0, 0, 0, START_MS + 5, b"body"))
-    shard.apply(DealShares(shard.now_ms, QUEUE, 1, [(3, b"share")]))
+    shard.apply(SetAllocations(shard.now_ms, QUEUE, 1, [(3, b"share")]))
     waiting, claimed = shard.enqueue(**names), shard.enqueue()
     for task_id in (waiting, claimed):
         shard.make_suspect(task_id)
@@ -96,7 +96,8 @@ def test_a_sound_state_has_no_violations() -> None:
 
 
 @pytest.mark.parametrize(
-    "family", sorted({key[0] for key in busy_shard().kv.rows()} - {keys.REPORT, keys.SETTINGS, keys.INBOX, keys.SHARE})
+    "family",
+    sorted({key[0] for key in busy_shard().kv.rows()} - {keys.REPORT, keys.SETTINGS, keys.INBOX, keys.ALLOCATION}),
 )
 def test_a_lost_row_is_reported(family: int) -> None:
     """Only reports, settings, inboxes and shares may be missing: not every task, queue or other shard has one."""
@@ -197,7 +198,7 @@ def cut_envelope(shard: Shard) -> None:
 
 
 def orphan_report(shard: Shard) -> None:
-    shard.kv.write({keys.report(bytes(16)): rows.Report(rows.REPORT_ERROR, b"").encode()})
+    shard.kv.write({keys.report(bytes(16)): rows.TaskReport(rows.REPORT_ERROR, b"").encode()})
 
 
 def claim_again(shard: Shard) -> None:
@@ -205,11 +206,11 @@ def claim_again(shard: Shard) -> None:
 
 
 def result_of_dead(shard: Shard) -> None:
-    shard.kv.write({keys.report(one_in(shard, DEAD)): rows.Report(rows.REPORT_RESULT, b"").encode()})
+    shard.kv.write({keys.report(one_in(shard, DEAD)): rows.TaskReport(rows.REPORT_RESULT, b"").encode()})
 
 
 def strange_report(shard: Shard) -> None:
-    shard.kv.write({keys.report(one_in(shard, DEAD)): rows.Report(9, b"").encode()})
+    shard.kv.write({keys.report(one_in(shard, DEAD)): rows.TaskReport(9, b"").encode()})
 
 
 Damage = Callable[[Shard], None]

@@ -26,7 +26,7 @@ DOCUMENTED = {
     "RETENTION": 0x0D,
     "SCHEDULE": 0x0E, "SETTINGS": 0x0F, "QUEUE": 0x10, "OUTBOX": 0x11, "INBOX": 0x12, "REPORT": 0x13,
     "CLAIM_REQUEST": 0x14, "WORKER": 0x15, "BUCKET": 0x17, "UNIQUE": 0x18, "ATTEMPTS": 0x19,
-    "START_BY": 0x1A, "SCHEDULE_DUE": 0x1B, "DISCARD": 0x1C, "SHARE": 0x1D, "SUSPECT": 0x1E, "ALONE": 0x1F,
+    "START_BY": 0x1A, "SCHEDULE_DUE": 0x1B, "DISCARD": 0x1C, "ALLOCATION": 0x1D, "SUSPECT": 0x1E, "ALONE": 0x1F,
 }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
         (keys.SCHEDULE, keys.schedule(b"q", b"n")),
         (keys.SCHEDULE_DUE, keys.schedule_due(0, b"q", b"n")),
         (keys.DISCARD, keys.discard(0, bytes(16))),
-        (keys.SHARE, keys.share(b"q", 1, 2**16 - 1)),
+        (keys.ALLOCATION, keys.allocation(b"q", 1, 2**16 - 1)),
     ],
 )
 def test_a_key_begins_with_its_family(family: int, key: bytes) -> None:
@@ -143,10 +143,10 @@ def test_schedules_are_ordered_by_name_and_their_ticks_by_time(one: Place, other
 
 @quick
 @given(st.tuples(queues, u8.filter(lambda what: what < 255), u16), st.tuples(queues, u8, u16))
-def test_shares_are_ordered_by_limit_and_shard(one: tuple[bytes, int, int], other: tuple[bytes, int, int]) -> None:
-    prefix = keys.shares_of(*one[:2])
-    assert (prefix <= keys.share(*other) < keys.after_prefix(prefix)) == (one[:2] == other[:2])
-    assert (keys.share(*one) < keys.share(one[0], *other[1:])) == (one[1:] < other[1:])
+def test_allocations_are_ordered_by_limit_and_shard(one: tuple[bytes, int, int], other: tuple[bytes, int, int]) -> None:
+    prefix = keys.allocations_of(*one[:2])
+    assert (prefix <= keys.allocation(*other) < keys.after_prefix(prefix)) == (one[:2] == other[:2])
+    assert (keys.allocation(*one) < keys.allocation(one[0], *other[1:])) == (one[1:] < other[1:])
 
 
 @quick

@@ -177,7 +177,7 @@ def test_an_attempt_that_timed_out_counts_as_failed(shard: Shard) -> None:
     task, queue = shard.task(task_id), shard.queue()
     assert (task.failures, task.claims, task.timer_ms) == (1, 1, retry_at_ms)
     assert (queue.failed_total, queue.expired_total) == (1, 1)
-    assert shard.kv.get(keys.report(task_id)) == rows.Report(rows.REPORT_ERROR, b"TaskTimeout").encode()
+    assert shard.kv.get(keys.report(task_id)) == rows.TaskReport(rows.REPORT_ERROR, b"TaskTimeout").encode()
     assert shard.attempts(task_id) == (
         rows.Attempt(rows.ATTEMPT_TIMED_OUT, START_MS, START_MS + 300, b"worker", b"brief"),
     )
@@ -198,7 +198,7 @@ def test_the_end_of_a_lease_is_no_failure_and_keeps_the_last_error(shard: Shard)
     shard.now_ms += LEASE_MS
     shard.expire(task_id, token)
     assert (shard.task(task_id).failures, shard.queue().failed_total) == (1, 1)
-    assert shard.kv.get(keys.report(task_id)) == rows.Report(rows.REPORT_ERROR, b"first").encode()
+    assert shard.kv.get(keys.report(task_id)) == rows.TaskReport(rows.REPORT_ERROR, b"first").encode()
     assert [attempt.how for attempt in shard.attempts(task_id)] == [rows.ATTEMPT_FAILED, rows.ATTEMPT_LEASE_EXPIRED]
 
 
@@ -215,7 +215,7 @@ def test_a_task_that_nobody_started_in_time_is_dead(shard: Shard, state: int) ->
     assert shard.ttl_expire(task_id) == Moved(DEAD)
     task = shard.task(task_id)
     assert (task.dead_reason, task.start_by_ms, task.timer_ms) == (rows.TTL_PASSED, 0, shard.now_ms + DEAD_KEEP_MS)
-    assert shard.kv.get(keys.report(task_id)) == rows.Report(rows.REPORT_ERROR, b"too late").encode()
+    assert shard.kv.get(keys.report(task_id)) == rows.TaskReport(rows.REPORT_ERROR, b"too late").encode()
     assert [ready.task_id for ready in shard.effects.withdrawn] == [task_id] * (state == READY)
     assert (shard.effects.died, shard.effects.finished) == ({QUEUE}, [task_id])
     assert shard.holder(b"k") is None

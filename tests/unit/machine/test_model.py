@@ -92,7 +92,7 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
         (1, lambda: run.discard_dead(picked, rng.choice((0, 70)))),
         (3, lambda: run.update(picked, priority, rng.choice((None, None, 0, 15)))),
         (1, lambda: run.ttl_expire(picked)),
-        (1, lambda: run.deal_shares(rng.choice(QUEUES), 1, [(rng.randrange(3), rng.randbytes(rng.randrange(2)))])),
+        (1, lambda: run.set_allocations(rng.choice(QUEUES), 1, [(rng.randrange(3), rng.randbytes(rng.randrange(2)))])),
         (1, lambda: run.purge(picked)),
         (1, lambda: run.expire_keys(picked)),
         (

@@ -181,7 +181,7 @@ def test_a_letter_whose_request_id_stands_for_another_task_is_a_dead_letter(shar
     assert (before.duplicate, dead.duplicate, dead.state, same) == (False, False, DEAD, Accepted(known, True, READY))
     task = shard.task(dead.task_id)
     assert (task.dead_reason, task.timer_ms) == (rows.REQUEST_ID_CONFLICT, START_MS + DEAD_KEEP_MS)
-    assert shard.kv.get(keys.report(dead.task_id)) == rows.Report(rows.REPORT_CONFLICT, known).encode()
+    assert shard.kv.get(keys.report(dead.task_id)) == rows.TaskReport(rows.REPORT_CONFLICT, known).encode()
     assert shard.kv.get(keys.dedup(QUEUE, b"r")) == dedup, "the id is that of the other"
     assert (shard.queue().dead, shard.queue().dead_total, shard.queue().enqueued_total) == (1, 1, 3)
     assert (shard.effects.died, shard.effects.finished) == ({QUEUE}, [dead.task_id])

@@ -5,14 +5,14 @@ import pytest
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.reader import Reader
-from holdfast.machine.rows import REPORT_RESULT, Queue, Report
+from holdfast.machine.rows import REPORT_RESULT, Queue, TaskReport
 from tests.unit.machine.machine_shard import KEEP_MS, START_MS, Shard
 
 
 def reports(*sizes: int | None) -> tuple[MemoryKV, list[bytes]]:
     ids = [bytes([at]) * 16 for at in range(len(sizes))]
     rows = {
-        keys.report(task_id): Report(REPORT_RESULT, bytes(size - 1)).encode()
+        keys.report(task_id): TaskReport(REPORT_RESULT, bytes(size - 1)).encode()
         for task_id, size in zip(ids, sizes, strict=True)
         if size is not None
     }

@@ -45,7 +45,7 @@ def test_settings_are_taken_only_forward(shard: Shard) -> None:
     assert shard.state_rows() == before
     assert shard.apply(entries.SetQueue(START_MS, b"other", 4, b"another")) == [Changed(4)]
     assert shard.apply(entries.SetQueue(START_MS, QUEUE, 6, b"")) == [Changed(6)]
-    assert shard.kv.get(keys.settings(QUEUE)) == rows.Settings(6, b"").encode()
+    assert shard.kv.get(keys.settings(QUEUE)) == rows.SettingsRow(6, b"").encode()
 
 
 def test_a_level_is_only_raised(shard: Shard) -> None:

@@ -8,7 +8,14 @@ from holdfast.machine import entries, keys, rows
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Entry, Mark
 from holdfast.machine.invariants import violations
-from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, DealShares, UpdateItem, UpdateTasks
+from holdfast.machine.operator_entries import (
+    KEEP_PRIORITY,
+    KEEP_START,
+    START_AT,
+    SetAllocations,
+    UpdateItem,
+    UpdateTasks,
+)
 from holdfast.machine.outcomes import Accepted, Changed, Claimed, Moved, Outcome
 from holdfast.machine.ready_lines import read_ages
 from holdfast.machine.rows import CANCELLED, READY
@@ -264,8 +271,8 @@ def test_a_repeated_claim_request_keeps_the_levels_that_were_decided_with_it(sha
     assert shard.kv.get(keys.bucket(QUEUE, keys.SCOPE_QUEUE, b"")) == rows.Bucket(7, START_MS, START_MS + 50).encode()
 
 
-def test_shares_are_kept_until_they_are_empty(shard: Shard) -> None:
-    assert shard.apply(DealShares(START_MS, QUEUE, 1, [(0, b"a"), (3, b"b")])) == [Changed(2)]
-    shard.apply(DealShares(START_MS, QUEUE, 2, [(3, b"other")]))
-    shard.apply(DealShares(START_MS, QUEUE, 1, [(0, b""), (3, b"c")]))
-    assert shard.state_rows() == {keys.share(QUEUE, 1, 3): b"c", keys.share(QUEUE, 2, 3): b"other"}
+def test_allocations_are_kept_until_they_are_empty(shard: Shard) -> None:
+    assert shard.apply(SetAllocations(START_MS, QUEUE, 1, [(0, b"a"), (3, b"b")])) == [Changed(2)]
+    shard.apply(SetAllocations(START_MS, QUEUE, 2, [(3, b"other")]))
+    shard.apply(SetAllocations(START_MS, QUEUE, 1, [(0, b""), (3, b"c")]))
+    assert shard.state_rows() == {keys.allocation(QUEUE, 1, 3): b"c", keys.allocation(QUEUE, 2, 3): b"other"}

@@ -11,16 +11,16 @@ from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.membership.queue_reconciler import SEARCHED_QUEUES, QueueReconciler
 from holdfast.broker.membership.reconciler import ShardReconciler
 from holdfast.cluster.admin.conversion import policy_of
-from holdfast.cluster.etcd.api import Change, Changes, Put
+from holdfast.cluster.etcd.api import Changes, Put, RowChange
 from holdfast.cluster.etcd.fake import FakeEtcd
-from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
+from holdfast.cluster.map.policy import NO_POLICY, PolicyRecord
 from holdfast.cluster.map.queues import Home, Pin, QueueChange
 from holdfast.cluster.map.records import Members, ShardRecord
 from holdfast.cluster.map.store import MapStore
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.reader import Reader
-from holdfast.machine.rows import Queue, Settings
+from holdfast.machine.rows import Queue, SettingsRow
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.raft.messages import Configuration
 from holdfast.routing.groups import mapped_group
@@ -259,10 +259,10 @@ class Shard:
         if version <= self.settings.get(queue, (0, b""))[0]:
             return False
         self.settings[queue] = (version, policy)
-        self.kv.write({keys.settings(queue): Settings(version, policy).encode()})
+        self.kv.write({keys.settings(queue): SettingsRow(version, policy).encode()})
         return True
 
-    def policy(self, queue: str) -> QueuePolicy:
+    def policy(self, queue: str) -> PolicyRecord:
         """What is in force."""
         return policy_of(pb.QueuePolicy.FromString(self.settings.get(queue.encode(), (0, b""))[1]))
 
@@ -524,7 +524,7 @@ async def test_a_look_goes_only_through_what_has_changed() -> None:
     changed = await store.set_queue("q7", QueueChange(policy={"max_attempts": 8}))
     row = await etcd.get(store.keys.queue("q7"))
     assert row is not None
-    cluster_view.map = cluster_view.map.apply(Changes(changed[1], [Change(row, is_delete=False)]))
+    cluster_view.map = cluster_view.map.apply(Changes(changed[1], [RowChange(row, is_delete=False)]))
     assert await polls() == 1
     assert shard.policy("q7").max_attempts == 8
     assert await polls() == 0

@@ -117,7 +117,7 @@ async def test_who_hears_from_etcd_asks_nobody(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, age_s: float | None, asks: bool
 ) -> None:
     monkeypatch.setattr(settings_news, "RENEW_SECONDS", 0)
-    stage.known["a"].follower_age_s = lambda: age_s
+    monkeypatch.setattr(stage.known["a"], "age_s", lambda: age_s)
     with suppress(TimeoutError):
         async with asyncio.timeout(0.05):
             await stage.news.run()

@@ -32,7 +32,9 @@ async def small() -> SmallShard:
 async def test_a_policy_is_read_once_and_again_after_a_change(small: SmallShard) -> None:
     policies = Policies(small.machine.reader, CONFIG)
     assert policies.of(QUEUE) is policies.default
-    small.kv.write({keys.settings(QUEUE): rows.Settings(1, PolicyMessage(max_attempts=4).SerializeToString()).encode()})
+    small.kv.write(
+        {keys.settings(QUEUE): rows.SettingsRow(1, PolicyMessage(max_attempts=4).SerializeToString()).encode()}
+    )
     assert policies.of(QUEUE) is policies.default, "nobody looks before a change is told"
     assert policies.is_empty
     policies.changed([QUEUE])
@@ -48,7 +50,9 @@ async def test_what_the_map_expects_is_waited_for(small: SmallShard) -> None:
     assert policies.to_claim(QUEUE).paused
     assert not policies.of(QUEUE).paused
     assert not policies.to_claim(OTHER).paused
-    small.kv.write({keys.settings(QUEUE): rows.Settings(1, PolicyMessage(max_attempts=4).SerializeToString()).encode()})
+    small.kv.write(
+        {keys.settings(QUEUE): rows.SettingsRow(1, PolicyMessage(max_attempts=4).SerializeToString()).encode()}
+    )
     policies.changed([QUEUE])
     assert not policies.to_claim(QUEUE).paused
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from pydantic import ValidationError
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy, default_policy, parse_policy
+from holdfast.broker.policy.policies import EffectivePolicy, EffectiveTenantPolicy, Limits, default_policy, parse_policy
 from holdfast.broker.policy.retry_delays import RetryDelays
 from holdfast.cluster.admin.conversion import policy_message, policy_of, queue_change
 from holdfast.cluster.map.policy import (
@@ -20,10 +20,10 @@ from holdfast.cluster.map.policy import (
     POLICY_LIMITS,
     RETRY_SHAPES,
     TENANT_LIMITS,
+    PolicyRecord,
+    TenantRecord,
     change_policy,
 )
-from holdfast.cluster.map.policy import QueuePolicy as PolicyRecord
-from holdfast.cluster.map.policy import TenantPolicy as TenantRecord
 from holdfast.cluster.map.records import QueueRecord
 from holdfast.limits.buckets import Rate
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
@@ -55,7 +55,7 @@ OWN = own_policy.OWN | {
 }
 
 
-def parse(**fields: Any) -> QueuePolicy:
+def parse(**fields: Any) -> EffectivePolicy:
     return parse_policy(PolicyMessage(**fields).SerializeToString(), PLAIN, CONFIG.delay_ms_max)
 
 
@@ -87,7 +87,7 @@ def test_the_url_of_the_configuration_is_checked_and_not_shown() -> None:
 
 def test_every_field_counts() -> None:
     assert {field.name for field in PolicyMessage.DESCRIPTOR.fields} == set(OWN)
-    assert parse(**OWN) == QueuePolicy(
+    assert parse(**OWN) == EffectivePolicy(
         max_attempts=2,
         max_claims=3,
         retry=RetryDelays(70, 3.0, 200, 0.0, "linear"),
@@ -101,7 +101,8 @@ def test_every_field_counts() -> None:
         timeout_ms=2 * MINUTE_MS,
         ttl_ms=4 * HOUR_MS,
         limits=Limits(
-            11, 12, 13, Rate(2500, 21), Rate(3500, 22), Rate(4500, 23), {b"big": TenantPolicy(9, 14, Rate(5500, 24))}
+            11, 12, 13, Rate(2500, 21), Rate(3500, 22), Rate(4500, 23),
+            {b"big": EffectiveTenantPolicy(9, 14, Rate(5500, 24))},
         ),
         dead_alert_at=99,
         dead_alert_url="http://alerts.test/x",

@@ -51,13 +51,13 @@ class Place:
         self.changed: list[bytes] = []
         self.guard = SettingsGuard(shard, self.known, self._ask, self.changed.append, lambda: self.now_s)
 
-    async def _ask(self, home: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+    async def _ask(self, home: int, source: int, reports: Sequence[pb.AllocationReport]) -> pb.AllocateResponse:
         assert (home, source) == (HOME, ELSEWHERE)
         assert {report.what for report in reports} == {SETTINGS}
         self.asked.append([(report.queue, report.version) for report in reports])
         if self.home is None:
             raise ConnectionError("nobody is there")
-        answer = pb.DealSharesResponse()
+        answer = pb.AllocateResponse()
         for report in reports:
             newest = self.home.guard.reported(report.queue.encode(), report.version)
             answer.grants.add(queue=report.queue, version=newest)

@@ -7,11 +7,11 @@ import pytest
 from holdfast.broker.quota.allocation_manager import ASK_SECONDS, SAID_SECONDS
 from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS
 from holdfast.broker.scheduler.limiter import OWN_LIMITS
+from holdfast.limits.allocation import HELD_PERCENT
 from holdfast.limits.buckets import Rate
-from holdfast.limits.dealing import HELD_PERCENT
 from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.machine.machine_shard import QUEUE
-from tests.unit.quota.sharing_stage import HOME, Stage, books, report
+from tests.unit.quota.allocation_stage import HOME, Stage, ledger_rows, report
 
 HELD_MS = LEASE_MS * HELD_PERCENT // 100
 
@@ -178,17 +178,17 @@ async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
     member = stage.members[1]
     hangs = asyncio.Event()
 
-    async def hang(_home: int, _source: int, _reports: object) -> pb.DealSharesResponse:
+    async def hang(_home: int, _source: int, _reports: object) -> pb.AllocateResponse:
         await hangs.wait()
         raise AssertionError
 
-    monkeypatch.setattr(stage, "deal", hang)
+    monkeypatch.setattr(stage, "allocate", hang)
     stage.members[0].enqueue(5)
     member.enqueue(5)
     for _ in range(int(2 * SAID_SECONDS)):
         await stage.poll(1000)
     assert stage.members[0].row.claimed == 2, "the home's own share does not depend on others"
-    assert capsys.readouterr().out.count("no_share") == 1
+    assert capsys.readouterr().out.count("no_allocation") == 1
     assert ASK_SECONDS < HELD_MS / 1000
 
 
@@ -197,12 +197,12 @@ async def test_asks_of_a_manager_that_stops_end(monkeypatch: pytest.MonkeyPatch)
     manager = stage.members[1].manager
     asked = asyncio.Event()
 
-    async def hang(_home: int, _source: int, _reports: object) -> pb.DealSharesResponse:
+    async def hang(_home: int, _source: int, _reports: object) -> pb.AllocateResponse:
         asked.set()
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(stage, "deal", hang)
+    monkeypatch.setattr(stage, "allocate", hang)
     stage.members[1].enqueue(5)
     manager.start()
     await asked.wait()
@@ -245,7 +245,7 @@ async def test_a_queue_that_is_spread_no_more_has_its_own_limits_again() -> None
     assert member.reported == OWN_LIMITS
     member.is_home_known = True
     await stage.pass_time(4000)
-    assert member.reported.concurrency == 2, "the numbers of its reports went on, so the books heed them"
+    assert member.reported.concurrency == 2, "the numbers of its reports went on, so the ledger heeds them"
 
 
 async def test_a_home_that_has_not_heard_of_the_spread_deals_nothing() -> None:
@@ -254,7 +254,7 @@ async def test_a_home_that_has_not_heard_of_the_spread_deals_nothing() -> None:
     home.is_home_known = False
     other.enqueue(5)
     await stage.pass_time(3000)
-    assert (other.reported.concurrency, books(home)) == (0, 0)
+    assert (other.reported.concurrency, ledger_rows(home)) == (0, 0)
     home.is_home_known = True
     await stage.pass_time(3000)
     assert other.reported.concurrency == 2
@@ -272,7 +272,7 @@ async def test_what_the_home_uses_already_is_not_dealt_to_others() -> None:
     home.on_their_way = 1
     home.is_home_known = True
     other.enqueue(5)
-    (grant,) = await home.coordinator.deal(1, [report(1, demand=5)])
+    (grant,) = await home.allocate(1, [report(1, demand=5)])
     assert grant.amount == 0
     assert home.reported.concurrency == 0, "and the home keeps to a share from that moment"
 
@@ -316,7 +316,7 @@ async def test_claims_on_their_way_count_as_used() -> None:
 
 
 async def test_what_ends_above_the_share_is_told_at_once() -> None:
-    """Others wait for it, and get it only by the books."""
+    """Others wait for it, and get it only by the ledger."""
     stage = Stage(3, concurrency_max=4)
     _, first, second = stage.members
     first.enqueue(9)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.broker.quota.coordinator import LEASE_MS, RATE, QuotaCoordinator
 from holdfast.proto.v1 import broker_calls_pb2 as pb
-from tests.unit.quota.sharing_stage import HOME, LostError, Stage, books, report
+from tests.unit.quota.allocation_stage import HOME, LostError, Stage, ledger_rows, report
 
 
 async def test_books_are_written_before_a_grant_is_told() -> None:
@@ -15,19 +15,19 @@ async def test_books_are_written_before_a_grant_is_told() -> None:
     home = stage.members[HOME]
     home.writes_fail = True
     with pytest.raises(LostError):
-        await home.coordinator.deal(1, [report(1, demand=3)])
-    assert books(home) == 0
+        await home.allocate(1, [report(1, demand=3)])
+    assert ledger_rows(home) == 0
     home.writes_fail = False
-    (grant,) = await home.coordinator.deal(1, [report(2, demand=3)])
-    assert (grant.amount, books(home)) == (3, 1)
+    (grant,) = await home.allocate(1, [report(2, demand=3)])
+    assert (grant.amount, ledger_rows(home)) == (3, 1)
 
 
 async def test_a_new_leader_of_the_home_goes_on_with_the_books() -> None:
     stage = Stage(3, concurrency_max=3)
     home = stage.members[HOME]
-    await home.coordinator.deal(1, [report(1, demand=2)])
+    await home.allocate(1, [report(1, demand=2)])
     home.lead()
-    (grant,) = await home.coordinator.deal(2, [report(1, demand=3)])
+    (grant,) = await home.allocate(2, [report(1, demand=3)])
     assert grant.amount == 1
 
 
@@ -41,10 +41,10 @@ async def test_who_goes_away_lets_nobody_in_before_the_books_are_written() -> No
         return home.shard.apply(entry)  # type: ignore[arg-type,return-value]
 
     coordinator = QuotaCoordinator(home.shard.machine, home.policies, now_ms=home.shard_ms, submit=submit)  # type: ignore[arg-type]
-    first = asyncio.create_task(coordinator.deal(1, [report(1, demand=2)]))
+    first = asyncio.create_task(coordinator.allocate(1, [report(1, demand=2)]))
     await asyncio.sleep(0)
     first.cancel()
-    second = asyncio.create_task(coordinator.deal(2, [report(1, demand=3)]))
+    second = asyncio.create_task(coordinator.allocate(2, [report(1, demand=3)]))
     for _ in range(5):
         await asyncio.sleep(0)
     assert first.cancelled()
@@ -71,9 +71,9 @@ async def test_a_home_that_knows_less_than_others_deals_nothing() -> None:
         home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home._submit, settings=Settings()
     )
     before = home.writes
-    (reported,) = await coordinator.deal(1, [pb.ShareReport(queue="q", what=SETTINGS, version=7)])
-    assert (reported.version, home.writes) == (7, before), "what is told of settings is in no book"
-    (grant,) = await coordinator.deal(1, [report(1, demand=2)])
+    (reported,) = await coordinator.allocate(1, [pb.AllocationReport(queue="q", what=SETTINGS, version=7)])
+    assert (reported.version, home.writes) == (7, before), "what is told of settings is in no ledger"
+    (grant,) = await coordinator.allocate(1, [report(1, demand=2)])
     assert (grant.amount, grant.unlimited) == (0, False)
 
 
@@ -82,7 +82,7 @@ async def test_a_call_with_many_reports_is_one_write_for_each_limit() -> None:
     home = stage.members[HOME]
     before = home.writes
     reports = [report(1, demand=1), report(1, demand=1000, what=RATE), report(2, holds=1, demand=2)]
-    grants = await home.coordinator.deal(1, reports)
+    grants = await home.allocate(1, reports)
     assert [grant.amount for grant in grants] == [1, 1000, 2]
     assert home.writes - before == 2
 
@@ -90,13 +90,13 @@ async def test_a_call_with_many_reports_is_one_write_for_each_limit() -> None:
 async def test_an_overtaken_report_is_answered_with_nothing_that_counts() -> None:
     stage = Stage(2, concurrency_max=3)
     home = stage.members[HOME]
-    await home.coordinator.deal(1, [report(5, demand=1)])
-    (grant,) = await home.coordinator.deal(1, [report(4, demand=3)])
+    await home.allocate(1, [report(5, demand=1)])
+    (grant,) = await home.allocate(1, [report(4, demand=3)])
     assert (grant.number, grant.amount) == (0, 0)
 
 
 async def test_after_a_step_of_the_clock_nothing_is_granted_for_a_lease() -> None:
-    """The books would say that all leases are over, but by the holders' clocks they are not."""
+    """The ledger would say that all leases are over, but by the holders' clocks they are not."""
     stage = Stage(3, concurrency_max=3)
     home, holder, other = stage.members
     holder.enqueue(9)
@@ -122,7 +122,7 @@ async def test_who_can_use_little_gets_it_whatever_the_others_could_use() -> Non
     for number in range(1, 8):
         for shard, demand in ((0, 1000), (1, 3), (2, 100)):
             reported = report(number, holds=amounts.get(shard, 0), demand=demand)
-            (grant,) = await home.coordinator.deal(shard, [reported])
+            (grant,) = await home.allocate(shard, [reported])
             amounts[shard] = grant.amount
     assert amounts[1] == 3
     assert amounts[2] >= 4

@@ -24,8 +24,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Entry,
     Kind,
+    LogEntry,
     Message,
     PreVoteReply,
     RequestVote,
@@ -244,7 +244,7 @@ class Stock(Player):
                 return {"type": "response_vote", "term": term}
         raise AssertionError(f"it has no words for {message}")
 
-    def _payload(self, entry: Entry) -> bytes:
+    def _payload(self, entry: LogEntry) -> bytes:
         if entry.kind != Kind.CONFIGURATION:
             return encode_payload(entry)
         voters = set(decode_configuration(entry.command).voters)
@@ -339,7 +339,7 @@ class CountedJournal(NodeJournal):
 
     rows_read = 0
 
-    def entry_at(self, index: int) -> Entry:
+    def entry_at(self, index: int) -> LogEntry:
         self.rows_read += 1
         return super().entry_at(index)
 

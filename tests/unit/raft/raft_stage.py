@@ -6,7 +6,7 @@ from holdfast.raft.codec import configuration_entry
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
 from holdfast.raft.library import LEADER, Timing
-from holdfast.raft.messages import Configuration, Entry, Kind, Message
+from holdfast.raft.messages import Configuration, Kind, LogEntry, Message
 
 TIMING = Timing()
 
@@ -24,7 +24,7 @@ class Stage:
         self.on_the_way: list[tuple[str, str, Message]] = []
         self.engines = {name: self._make(name) for name in self.journals}
 
-    def _journal(self, entries: Iterable[Entry] = (), term: int = 0) -> MemoryJournal:
+    def _journal(self, entries: Iterable[LogEntry] = (), term: int = 0) -> MemoryJournal:
         return MemoryJournal([configuration_entry(1, 0, Configuration.of(1, self._replicas)), *entries], term)
 
     def _make(self, name: str, applied_index: int | None = None) -> ShardRaft:
@@ -41,7 +41,7 @@ class Stage:
     def write_log(self, name: str, terms: str, *, term: int | None = None) -> None:
         """Gives a replica a log whose entries have these terms, from index 2 on, and starts it."""
         numbered = [(index, int(number)) for index, number in enumerate(terms, 2)]
-        entries = [Entry(index, number, Kind.REGULAR, f"{index}.{number}".encode()) for index, number in numbered]
+        entries = [LogEntry(index, number, Kind.REGULAR, f"{index}.{number}".encode()) for index, number in numbered]
         self.journals[name] = self._journal(entries, int(terms[-1]) if term is None else term)
         self.engines[name] = self._make(name)
 

@@ -21,8 +21,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Entry,
     Kind,
+    LogEntry,
     Message,
     PreVote,
     PreVoteReply,
@@ -57,7 +57,7 @@ def appends(draw: st.DrawFn) -> Append:
     previous_index = draw(NUMBERS)
     commands = [draw(COMMANDS) for _ in terms]
     entries = [
-        Entry(previous_index + 1 + place, term, *command)
+        LogEntry(previous_index + 1 + place, term, *command)
         for place, (command, term) in enumerate(zip(commands, terms, strict=True))
     ]
     previous_term = draw(st.integers(0, terms[0])) if terms else draw(st.integers(0, 50))
@@ -129,14 +129,14 @@ def test_a_count_without_entries_makes_nothing() -> None:
 @pytest.mark.parametrize("terms", [(2, 1), (9,), (0,)])
 def test_entries_that_no_leader_has_are_refused(terms: tuple[int, ...]) -> None:
     """Terms only grow, begin with that of the entry before, and end with the leader's own."""
-    entries = tuple(Entry(5 + place, term, Kind.REGULAR) for place, term in enumerate(terms))
+    entries = tuple(LogEntry(5 + place, term, Kind.REGULAR) for place, term in enumerate(terms))
     with pytest.raises(FrameError, match="no leader"):
         decode(encode(Append(5, 4, 1, entries, 1, 1)))
 
 
 @pytest.mark.parametrize(("kind", "command"), [(2, b""), (255, b"garbage"), (0x10, b""), (0x10, b"garbage")])
 def test_an_entry_that_nobody_could_read_later_is_refused(kind: int, command: bytes) -> None:
-    good = encode(Append(1, 1, 0, (Entry(2, 1, Kind.REGULAR, command),), 0, 1))
+    good = encode(Append(1, 1, 0, (LogEntry(2, 1, Kind.REGULAR, command),), 0, 1))
     place = len(good) - len(command) - 1
     with pytest.raises(FrameError):
         decode(good[:place] + bytes([kind]) + command)
@@ -144,7 +144,7 @@ def test_an_entry_that_nobody_could_read_later_is_refused(kind: int, command: by
 
 @given(COMMANDS)
 def test_the_payload_of_an_entry_in_a_log_comes_back_as_it_was(command: tuple[Kind, bytes]) -> None:
-    entry = Entry(7, 3, *command)
+    entry = LogEntry(7, 3, *command)
     payload = encode_payload(entry)
     assert decode_payload(7, 3, payload) == entry
     assert len(payload) == entry.size_bytes

@@ -10,8 +10,8 @@ from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
 from holdfast.raft.messages import (
     Append,
     AppendReply,
-    Entry,
     Kind,
+    LogEntry,
     Message,
     PreVote,
     PreVoteReply,
@@ -171,7 +171,7 @@ def test_a_leader_that_was_not_alone_takes_nothing_back() -> None:
 
 
 class AppliesBeforeItIsDurable(ShardRaft):
-    def committed(self, entries_max: int) -> list[Entry]:
+    def committed(self, entries_max: int) -> list[LogEntry]:
         self.durable_index = self.last_index
         return super().committed(entries_max)
 
@@ -179,7 +179,7 @@ class AppliesBeforeItIsDurable(ShardRaft):
 def no_state_is_ahead_of_its_log(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     b = stage["b"]
-    stage.give("b", "a", Append(1, 1, 0, (Entry(2, 1, Kind.NO_OP), Entry(3, 1, Kind.NO_OP)), 3, 1))
+    stage.give("b", "a", Append(1, 1, 0, (LogEntry(2, 1, Kind.NO_OP), LogEntry(3, 1, Kind.NO_OP)), 3, 1))
     assert (b.commit_index, b.committed(10)) == (3, [])
     stage.sync("b")
     assert [entry.index for entry in b.committed(10)] == [2, 3]

@@ -16,8 +16,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Entry,
     Kind,
+    LogEntry,
     PreVote,
     PreVoteReply,
     RequestVote,
@@ -162,7 +162,7 @@ def a_replica_that_was_removed_never_campaigns(engine: type[ShardRaft]) -> None:
 class CountsWhenCommitted(ShardRaft):
     """A configuration does not count while it is only in the log."""
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         LibraryRaft.append(self, entry)
 
 
@@ -188,7 +188,7 @@ def a_configuration_counts_no_longer_when_it_is_cut(engine: type[ShardRaft]) -> 
     b = stage["b"]
     stage.give("b", "a", Append(1, 1, 0, (configuration_entry(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
     assert b.configuration.version == 2
-    stage.give("b", "c", Append(2, 1, 0, (Entry(2, 2, Kind.NO_OP),), 1, 1))
+    stage.give("b", "c", Append(2, 1, 0, (LogEntry(2, 2, Kind.NO_OP),), 1, 1))
     assert b.configuration == Configuration(1, ("a", "b", "c"))
     assert b.others == ("a", "c")
 

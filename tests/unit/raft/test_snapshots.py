@@ -7,15 +7,15 @@ import pytest
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
 from holdfast.raft.library import FOLLOWER, LEADER, LibraryRaft
-from holdfast.raft.messages import Append, AppendReply, Configuration, Entry, Kind, Message
+from holdfast.raft.messages import Append, AppendReply, Configuration, Kind, LogEntry, Message
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
 GROUP = Configuration(1, ("a", "b", "c"))
 
 
-def entries(first: int, terms: str) -> tuple[Entry, ...]:
-    return tuple(Entry(index, int(term), Kind.REGULAR, b"x") for index, term in enumerate(terms, first))
+def entries(first: int, terms: str) -> tuple[LogEntry, ...]:
+    return tuple(LogEntry(index, int(term), Kind.REGULAR, b"x") for index, term in enumerate(terms, first))
 
 
 def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:

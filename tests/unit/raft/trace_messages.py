@@ -10,8 +10,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Entry,
     Kind,
+    LogEntry,
     Message,
     PreVote,
     PreVoteReply,
@@ -28,7 +28,7 @@ def members_text(configuration: Configuration) -> str:
     return "+".join("".join(part) for part in (configuration.voters, configuration.learners) if part)
 
 
-def _entry_text(entry: Entry) -> str:
+def _entry_text(entry: LogEntry) -> str:
     if entry.kind == Kind.CONFIGURATION:
         configuration = decode_configuration(entry.command)
         what = f"members(v{configuration.version}:{members_text(configuration)})"
@@ -37,7 +37,7 @@ def _entry_text(entry: Entry) -> str:
     return f"{entry.index}/{entry.term}:{what}"
 
 
-def _entry(text: str) -> Entry:
+def _entry(text: str) -> LogEntry:
     place, _, what = text.partition(":")
     index, term = (int(number) for number in place.split("/"))
     if what.startswith("members("):
@@ -46,8 +46,8 @@ def _entry(text: str) -> Entry:
         return configuration_entry(index, term, Configuration.of(int(version), voters, learners))
     for kind, name in _WITHOUT_COMMAND.items():
         if what == name:
-            return Entry(index, term, kind)
-    return Entry(index, term, Kind.REGULAR, what.encode())
+            return LogEntry(index, term, kind)
+    return LogEntry(index, term, Kind.REGULAR, what.encode())
 
 
 def message_text(message: Message) -> str:

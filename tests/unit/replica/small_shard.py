@@ -21,8 +21,7 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.raft.messages import NO_CONFIGURATION, Kind
-from holdfast.raft.messages import Entry as LogEntry
+from holdfast.raft.messages import NO_CONFIGURATION, Kind, LogEntry
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, new_task

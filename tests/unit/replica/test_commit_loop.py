@@ -18,7 +18,7 @@ from holdfast.machine.entries import Enqueue, Purge
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted, Outcome
-from holdfast.raft.messages import Entry, Kind
+from holdfast.raft.messages import Kind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import DISK_LOW, RefusedError
 from holdfast.storage.checkpoints import Checkpointer, Flushable
@@ -69,13 +69,15 @@ class Broker:
         self.disk, self.kv, self.thread = disk, kv, Held()
         self.log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
         self.guard = DiskGuard(disk.free_bytes, 0)
-        self.rounds = CommitLoop(self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full)
+        self.commit_loop = CommitLoop(
+            self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full
+        )
         self.replica = lone_replica(
-            self.log, kv, self.rounds, self.guard, StillTime(), BrokerConfig(), Metrics(),
+            self.log, kv, self.commit_loop, self.guard, StillTime(), BrokerConfig(), Metrics(),
             monotonic=time.monotonic, draw=lambda: 0.5,
         )  # fmt: skip
         self.shard = self.replica.shard
-        self.running = asyncio.ensure_future(self.rounds.run())
+        self.running = asyncio.ensure_future(self.commit_loop.run())
 
     async def serving(self) -> "Broker":
         while not self.shard.serves:
@@ -87,7 +89,7 @@ class Broker:
         return asyncio.ensure_future(self.shard.submit(entry))  # type: ignore[arg-type]  # an enqueue is never rejected
 
     async def stop(self) -> None:
-        self.rounds.stop()
+        self.commit_loop.stop()
         await self.running
 
 
@@ -201,7 +203,7 @@ async def test_callers_who_cannot_be_taken_do_not_hold_up_housekeeping(
         broker.thread.open()
         await chore
         assert not call.done()
-    broker.rounds.wake(broker.replica.number)
+    broker.commit_loop.wake(broker.replica.number)
     await call
     await broker.stop()
 
@@ -271,7 +273,7 @@ async def test_what_is_in_the_log_is_not_refused_because_a_later_round_has_no_ro
             raise DiskFullError("there is no room")
         await run(work)
 
-    monkeypatch.setattr(broker.rounds, "_run_blocking", full_then)
+    monkeypatch.setattr(broker.commit_loop, "_run_blocking", full_then)
     broker.thread.open()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
@@ -296,7 +298,7 @@ async def test_a_stop_finishes_what_waits(broker: Broker) -> None:
     broker.thread.is_open = False
     calls = [asyncio.ensure_future(broker.enqueue()) for _ in range(3)]
     await settle()
-    broker.rounds.stop()
+    broker.commit_loop.stop()
     broker.thread.open()
     await broker.running
     assert all(call.done() for call in calls)
@@ -327,7 +329,7 @@ class State:
 
     def compact(self, index: int) -> None:
         self._broker.replica.compact(index)
-        self._broker.rounds.wake(0)
+        self._broker.commit_loop.wake(0)
 
     def flush(self) -> None:
         if self.fails:
@@ -415,10 +417,10 @@ async def test_the_log_of_a_node_without_replicas_is_cut(broker: Broker) -> None
     before = broker.log.size_bytes
     await one.cut()
     assert broker.log.size_bytes == before, "who is not listed and still there needs everything"
-    await broker.rounds.forget(broker.replica)
+    await broker.commit_loop.forget(broker.replica)
     await one.cut()
     assert broker.log.size_bytes < before / 2
-    broker.rounds.stop()
+    broker.commit_loop.stop()
     await broker.running
 
 
@@ -434,10 +436,10 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     thread.is_open = False
     late = asyncio.ensure_future(one.cut())
     await settle()
-    await broker.rounds.forget(broker.replica)
+    await broker.commit_loop.forget(broker.replica)
     journal = NodeJournal.create(broker.log, 0, group=1, state_name="s-2")
     for index in range(1, 10):
-        journal.append(Entry(index, 1, Kind.REGULAR, bytes(4000)))
+        journal.append(LogEntry(index, 1, Kind.REGULAR, bytes(4000)))
         flush = broker.log.begin_flush()
         assert flush is not None
         flush.run()
@@ -445,7 +447,7 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     thread.open()
     await late
     assert broker.log.first_index(0) == 1
-    broker.rounds.stop()
+    broker.commit_loop.stop()
     await broker.running
 
 

@@ -6,8 +6,7 @@ from holdfast.broker.replica import decoded_entries
 from holdfast.broker.replica.decoded_entries import DecodedEntries, EntryError, skip_name
 from holdfast.machine.entries import LeaderStarted, encode
 from holdfast.raft.codec import FrameError
-from holdfast.raft.messages import Entry as LogEntry
-from holdfast.raft.messages import Kind
+from holdfast.raft.messages import Kind, LogEntry
 from tests.unit.machine.machine_shard import QUEUE
 from tests.unit.replica.small_shard import SmallShard
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker.replica.member_plan import Change, Step, next_change
+from holdfast.broker.replica.member_plan import MemberChange, Step, next_change
 from holdfast.raft.membership import check_change, with_learner, with_voter, without
 from holdfast.raft.messages import Configuration
 
@@ -17,7 +17,7 @@ ALL = {"n1": N1, "n2": N2, "n3": N3}
 
 def plan(
     voters: Iterable[str], learners: Iterable[str] = (), present: Iterable[str] = ALL.values(), behind: str = ""
-) -> Change | None:
+) -> MemberChange | None:
     """`behind` has not caught up; everybody else has."""
     by_name = {identity.partition("/")[0]: identity for identity in present}
     return next_change(Configuration.of(5, voters, learners), by_name, lambda replica: replica != behind)
@@ -38,32 +38,32 @@ def test_a_learner_that_is_away_is_neither_promoted_nor_removed() -> None:
 
 
 def test_a_new_node_learns_first() -> None:
-    assert plan([N1]) == Change(Step.ADD, N2)
-    assert plan([N1], [N2], behind=N2) == Change(Step.ADD, N3), "others need not wait for one that is slow"
-    assert plan([N1], [N2, N3], behind=N2) == Change(Step.PROMOTE, N3)
+    assert plan([N1]) == MemberChange(Step.ADD, N2)
+    assert plan([N1], [N2], behind=N2) == MemberChange(Step.ADD, N3), "others need not wait for one that is slow"
+    assert plan([N1], [N2, N3], behind=N2) == MemberChange(Step.PROMOTE, N3)
 
 
 def test_a_learner_votes_once_it_has_caught_up() -> None:
     assert plan([N1, N3], [N2], behind=N2) is None
-    assert plan([N1, N3], [N2]) == Change(Step.PROMOTE, N2)
+    assert plan([N1, N3], [N2]) == MemberChange(Step.PROMOTE, N2)
 
 
 def test_a_node_that_lost_its_disk_is_added_and_its_former_self_stays_until_then() -> None:
     present = [N1, NEW_N2, N3]
-    assert plan([N1, N2, N3], present=present) == Change(Step.ADD, NEW_N2)
+    assert plan([N1, N2, N3], present=present) == MemberChange(Step.ADD, NEW_N2)
     assert plan([N1, N2, N3], [NEW_N2], present, behind=NEW_N2) is None
 
 
 def test_the_former_self_goes_before_the_new_one_votes() -> None:
     """Never two votes for one node."""
     present = [N1, NEW_N2, N3]
-    assert plan([N1, N2, N3], [NEW_N2], present) == Change(Step.REMOVE, N2)
-    assert plan([N1, N3], [NEW_N2], present) == Change(Step.PROMOTE, NEW_N2)
+    assert plan([N1, N2, N3], [NEW_N2], present) == MemberChange(Step.REMOVE, N2)
+    assert plan([N1, N3], [NEW_N2], present) == MemberChange(Step.PROMOTE, NEW_N2)
 
 
 def test_a_learner_that_lost_its_disk_again_is_removed_at_once() -> None:
     present = [N1, NEWER_N2, N3]
-    assert plan([N1, N2, N3], [NEW_N2], present) == Change(Step.REMOVE, NEW_N2)
+    assert plan([N1, N2, N3], [NEW_N2], present) == MemberChange(Step.REMOVE, NEW_N2)
 
 
 @pytest.mark.parametrize("identities", [[N1, N2, N3], [N1, NEW_N2, N3], [N1, NEWER_N2, "n3/" + "c" * 32]])
@@ -94,7 +94,7 @@ def names(configuration: Configuration) -> set[str]:
     return {voter.partition("/")[0] for voter in configuration.voters}
 
 
-def applied(now: Configuration, change: Change) -> Configuration:
+def applied(now: Configuration, change: MemberChange) -> Configuration:
     voters, learners = set(now.voters), set(now.learners)
     if change.step is Step.ADD:
         learners.add(change.replica)
@@ -128,22 +128,22 @@ def test_nobody_goes_while_somebody_who_should_come_is_not_there() -> None:
 def test_the_leader_goes_last() -> None:
     now = Configuration.of(1, ("a/1", "b/1", "c/1", "d/1", "e/1"))
     present = {name: f"{name}/1" for name in "abcde"}
-    assert next_change(now, present, NOBODY_LAGS, ("c", "d", "e"), "a/1") == Change(Step.REMOVE, "b/1")
+    assert next_change(now, present, NOBODY_LAGS, ("c", "d", "e"), "a/1") == MemberChange(Step.REMOVE, "b/1")
     now = Configuration.of(2, ("a/1", "c/1", "d/1", "e/1"))
-    assert next_change(now, present, NOBODY_LAGS, ("c", "d", "e"), "a/1") == Change(Step.REMOVE, "a/1")
+    assert next_change(now, present, NOBODY_LAGS, ("c", "d", "e"), "a/1") == MemberChange(Step.REMOVE, "a/1")
 
 
 def test_a_learner_that_is_not_desired_any_more_goes() -> None:
     now = Configuration.of(1, ("a/1", "b/1", "c/1"), ("d/1",))
     present = {name: f"{name}/1" for name in "abcd"}
-    assert next_change(now, present, NOBODY_LAGS, ("a", "b", "c"), "a/1") == Change(Step.REMOVE, "d/1")
+    assert next_change(now, present, NOBODY_LAGS, ("a", "b", "c"), "a/1") == MemberChange(Step.REMOVE, "d/1")
 
 
 def test_a_node_that_is_desired_and_lost_its_disk_is_replaced() -> None:
     now = Configuration.of(1, ("a/1", "b/1", "c/1"), ())
     present = {"a": "a/1", "b": "b/1", "c": "c/2"}
     change = next_change(now, present, lambda _replica: True, ("a", "b", "c"), "a/1")
-    assert change == Change(Step.ADD, "c/2")
+    assert change == MemberChange(Step.ADD, "c/2")
 
 
 # --- somebody dies meanwhile ------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def there(names: Iterable[str]) -> dict[str, str]:
     return {name: f"{name}/1" for name in names}
 
 
-def step(voters: str, alive: str, desired: str, behind: str = "", me: str = "b") -> Change | None:
+def step(voters: str, alive: str, desired: str, behind: str = "", me: str = "b") -> MemberChange | None:
     """`behind` are there, but have not caught up; the leader is `me`, of whom nobody tells that."""
     caught_up = {f"{name}/1" for name in alive if name not in behind and name != me}
     now = Configuration.of(1, (f"{name}/1" for name in voters))
@@ -162,20 +162,22 @@ def step(voters: str, alive: str, desired: str, behind: str = "", me: str = "b")
 
 def test_the_source_stays_while_the_destination_is_dead_or_behind() -> None:
     """It voted already: one that counts among the voters, and has nothing, is not a copy."""
-    assert step("abcd", alive="abcd", desired="bcd") == Change(Step.REMOVE, "a/1")
+    assert step("abcd", alive="abcd", desired="bcd") == MemberChange(Step.REMOVE, "a/1")
     assert step("abcd", alive="abc", desired="bcd") is None
     assert step("abcd", alive="abcd", desired="bcd", behind="d") is None
     assert step("abcd", alive="abd", desired="bcd") is None, "whichever of them it is"
     assert step("abcd", alive="abc", desired="bcd", me="a") is None, "nor does the leader hand over"
-    assert step("abcd", alive="abcd", desired="abc") == Change(Step.REMOVE, "d/1"), "an operator may call it off"
-    assert step("abcd", alive="abc", desired="abc") == Change(Step.REMOVE, "d/1"), "also if it is dead"
+    assert step("abcd", alive="abcd", desired="abc") == MemberChange(Step.REMOVE, "d/1"), "an operator may call it off"
+    assert step("abcd", alive="abc", desired="abc") == MemberChange(Step.REMOVE, "d/1"), "also if it is dead"
 
 
 def test_a_dead_node_is_replaced() -> None:
-    assert step("abcd", alive="bcd", desired="bcd") == Change(Step.REMOVE, "a/1")
-    assert step("abcde", alive="bcde", desired="cde", me="b") == Change(Step.REMOVE, "a/1"), "the dead first"
-    assert step("abcdef", alive="bcde", desired="bcdef") == Change(Step.REMOVE, "a/1"), "one vote less to wait for"
-    assert step("abcdef", alive="bcde", desired="cdef") == Change(Step.REMOVE, "a/1")
+    assert step("abcd", alive="bcd", desired="bcd") == MemberChange(Step.REMOVE, "a/1")
+    assert step("abcde", alive="bcde", desired="cde", me="b") == MemberChange(Step.REMOVE, "a/1"), "the dead first"
+    assert step("abcdef", alive="bcde", desired="bcdef") == MemberChange(Step.REMOVE, "a/1"), (
+        "one vote less to wait for"
+    )
+    assert step("abcdef", alive="bcde", desired="cdef") == MemberChange(Step.REMOVE, "a/1")
     assert step("bcdef", alive="bcde", desired="cdef") is None, "but no live one, while one that should vote is dead"
     assert step("abcd", alive="bc", desired="bcd") is None, "not by a minority: whoever is cut off is not dead"
 
@@ -199,7 +201,7 @@ def test_whoever_dies_no_live_copy_goes_too_early_and_all_comes_to_its_end_once_
         alive.add(leader[0])
         live = {f"{name}/1" for name in alive - slow} | {leader}
         while (change := next_change(now, there(alive), (live - {leader}).__contains__, desired, leader)) is not None:
-            if change == Change(Step.REMOVE, leader):
+            if change == MemberChange(Step.REMOVE, leader):
                 leader = min(live & {f"{name}/1" for name in desired})  # it hands over, to one who stays
                 continue
             new = makers[change.step](now, change.replica)

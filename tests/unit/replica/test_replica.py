@@ -31,7 +31,7 @@ from holdfast.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from holdfast.raft.node_journal import NodeJournal, gone_of
+from holdfast.raft.node_journal import NodeJournal, tombstone_of
 from holdfast.routing.groups import mapped_group
 from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError
 from holdfast.storage.disk_guard import DiskGuard
@@ -53,7 +53,7 @@ class OtherNode:
 
     def __init__(self) -> None:
         self.listens = True
-        self.rounds: CommitLoop | None = None
+        self.commit_loop: CommitLoop | None = None
         self.raft = ShardRaft(OTHER, MemoryJournal(), now_s=-1e9, timing=PATIENT, draw=lambda: 0.5)
         self.heard = 0
         self.drops: list[tuple[str, str]] = []
@@ -67,8 +67,8 @@ class OtherNode:
             self.raft.receive(ME, decode(data), time.monotonic())
         self.raft.synced()
         answers = self.raft.ready.take()
-        assert self.rounds is not None
-        self.rounds.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
+        assert self.commit_loop is not None
+        self.commit_loop.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
 
     def drop(self, identity: str, detail: str) -> None:
         self.drops.append((identity, detail))
@@ -87,20 +87,20 @@ class Scene:
         self.other = OtherNode()
         self.unknown_senders: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
-        self.rounds = CommitLoop(
+        self.commit_loop = CommitLoop(
             self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
         )
-        self.other.rounds = self.rounds
+        self.other.commit_loop = self.commit_loop
         kv = self.kv = MemoryKV()
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, kv, SHARD)
         found(journal, [ME, OTHER])
 
-        self.host = LoneHost(self.rounds, self.guard, StillTime(), me=ME, timing=PATIENT)
+        self.host = LoneHost(self.commit_loop, self.guard, StillTime(), me=ME, timing=PATIENT)
         self.replica = Replica(SHARD, self.log, journal, kv, machine, self.host)
         self.shard = self.replica.shard
-        self.rounds.attach(self.replica)
-        self.running = asyncio.ensure_future(self.rounds.run(self))
+        self.commit_loop.attach(self.replica)
+        self.running = asyncio.ensure_future(self.commit_loop.run(self))
 
     def join(self, _sender: str, message: Message) -> None:
         self.unknown_senders.append(message)
@@ -110,7 +110,7 @@ class Scene:
 
     async def leading(self) -> "Scene":
         self.replica.raft.election_deadline_s = 0.0
-        self.rounds.wake(SHARD)
+        self.commit_loop.wake(SHARD)
         while not self.shard.serves:
             await self.replica.next_round()
         return self
@@ -125,8 +125,8 @@ class Scene:
 
     async def stop(self) -> None:
         await self.shard.stop()
-        self.rounds.stop()
-        self.rounds.wake(SHARD)
+        self.commit_loop.stop()
+        self.commit_loop.wake(SHARD)
         await self.running
 
 
@@ -158,7 +158,7 @@ async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
     assert not call.done()
     scene.replica.raft.set_term(scene.replica.raft.term + 1, None)
     scene.replica.raft.follow(None)
-    scene.rounds.wake(SHARD)
+    scene.commit_loop.wake(SHARD)
     with pytest.raises(OutcomeUnknownError):
         await call
     await scene.stop()
@@ -184,11 +184,11 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
+    monkeypatch.setattr(scene.commit_loop, "_run_blocking", without_room)
     assert scene.replica.raft.propose(b"", Kind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
-    await scene.rounds._sync(flush, [])
+    await scene.commit_loop._sync(flush, [])
     assert scene.replica.raft.last_index == scene.log.last_index(SHARD), "it would count what is on no disk of its own"
     monkeypatch.undo()
     await scene.stop()
@@ -239,7 +239,7 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
     monkeypatch.setattr(scene.host, "probe_reached", lambda _number, _index: asked.append(raft.begin_read()))
     proposed: list[int | None] = []
     scene.replica.request(lambda: proposed.append(raft.propose(b"", Kind.PROBE)))
-    scene.rounds.wake(SHARD)
+    scene.commit_loop.wake(SHARD)
     async with asyncio.timeout(10):
         while not asked or not raft.may_read(asked[0] or 0):
             await scene.replica.next_round()
@@ -264,7 +264,7 @@ async def test_a_message_that_no_member_sends_costs_its_sender_the_connection(
     before = (raft.term, raft.voted_for, raft.last_index)
     with structlog.testing.capture_logs() as logs:
         # What follows it came by the same connection, and goes with it.
-        scene.rounds.receive(OTHER, [(SHARD, GROUP, data), (SHARD, GROUP, data)])
+        scene.commit_loop.receive(OTHER, [(SHARD, GROUP, data), (SHARD, GROUP, data)])
         await settle()
     assert [(sender, detail in found) for sender, found in scene.other.drops] == [(OTHER, True)]
     said = [line for line in logs if line["event"] == "message_refused"]
@@ -279,7 +279,9 @@ async def test_what_is_only_late_or_of_others_costs_nothing(scene: Scene) -> Non
     late = [encode(Append(1, 1, 1, (), 0, 1)), encode(AppendReply(1, True, 99, 99)), encode(VoteReply(1, True))]
     late += [encode(RequestVote(1, 1, 1)), encode(PreVote(1, 1, 1)), encode(TimeoutNow(1))]
     messages = [(SHARD, GROUP, data) for data in late]
-    scene.rounds.receive(OTHER, [*messages, (SHARD, GROUP + 1, b"of another group"), (SHARD + 1, GROUP, b"elsewhere")])
+    scene.commit_loop.receive(
+        OTHER, [*messages, (SHARD, GROUP + 1, b"of another group"), (SHARD + 1, GROUP, b"elsewhere")]
+    )
     await scene.enqueue()
     assert scene.shard.serves
     assert scene.other.drops == []
@@ -290,7 +292,7 @@ async def test_a_request_is_carried_out_in_a_round(scene: Scene) -> None:
     done = asyncio.Event()
     scene.replica.request(done.set)
     assert not done.is_set()
-    scene.rounds.wake(SHARD)
+    scene.commit_loop.wake(SHARD)
     await done.wait()
     await scene.stop()
 
@@ -304,35 +306,35 @@ async def test_who_is_forgotten_leads_nobody_and_is_driven_no_more(scene: Scene)
     scene.other.listens = False
     call = scene.enqueue()
     await settle()
-    await scene.rounds.forget(scene.replica)
+    await scene.commit_loop.forget(scene.replica)
     with pytest.raises(OutcomeUnknownError):
         await call
-    gone = gone_of(scene.log, SHARD)
+    gone = tombstone_of(scene.log, SHARD)
     assert gone is not None
     assert (gone.group, gone.term, gone.last) == (GROUP, scene.replica.raft.term, (last[0], last[1] + 1))
-    assert list(scene.rounds.replicas) == []
+    assert list(scene.commit_loop.replicas) == []
     assert not scene.shard.serves
     scene.replica.raft.election_deadline_s = 0.0
     scene.other.heard = 0
     scene.other.listens = True
-    scene.rounds.wake(SHARD)  # somebody has not heard yet
+    scene.commit_loop.wake(SHARD)  # somebody has not heard yet
     await settle()
     assert (scene.other.heard, scene.log.staged_bytes) == (0, 0)
-    scene.rounds.stop()
+    scene.commit_loop.stop()
     await scene.running
 
 
 async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> None:
     unknown_senders = scene.unknown_senders
-    leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
+    leaving = asyncio.ensure_future(scene.commit_loop.forget(scene.replica))
     await asyncio.sleep(0)
-    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"early")])
+    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, b"early")])
     await leaving
     assert unknown_senders == [], "not before it is durable: nobody could join"
-    scene.rounds.receive(OTHER, [(SHARD, GROUP, b"late")])
+    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, b"late")])
     await settle()
     assert unknown_senders == [(SHARD, GROUP, b"late")]
-    scene.rounds.stop()
+    scene.commit_loop.stop()
     await scene.running
 
 
@@ -341,13 +343,13 @@ async def test_who_waits_for_a_replica_that_leaves_is_told(scene: Scene) -> None
     scene.replica.request(lambda: roles.append(scene.replica.raft.role))
     waiting = asyncio.ensure_future(scene.replica.next_round())
     await asyncio.sleep(0)
-    scene.rounds.detach(scene.replica)
+    scene.commit_loop.detach(scene.replica)
     await waiting
     assert roles == [FOLLOWER]
     assert await refusal(scene.replica.next_round()) == SHARD_NOT_FOUND
     with pytest.raises(RefusedError):
         scene.replica.request(lambda: None)
-    scene.rounds.stop()
+    scene.commit_loop.stop()
     await scene.running
 
 
@@ -355,17 +357,17 @@ async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pyt
     tries: list[bool] = []
 
     async def sometimes_without_room(work: Callable[[], None]) -> None:
-        tries.append(gone_of(scene.log, SHARD) is not None)
+        tries.append(tombstone_of(scene.log, SHARD) is not None)
         if len(tries) < 3:
             raise DiskFullError("there is no room")
         work()
 
-    monkeypatch.setattr(scene.rounds, "_run_blocking", sometimes_without_room)
+    monkeypatch.setattr(scene.commit_loop, "_run_blocking", sometimes_without_room)
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
-    await scene.rounds.forget(scene.replica)
+    await scene.commit_loop.forget(scene.replica)
     assert tries == [False, False, False]
-    assert gone_of(scene.log, SHARD) is not None
-    scene.rounds.stop()
+    assert tombstone_of(scene.log, SHARD) is not None
+    scene.commit_loop.stop()
     await scene.running
 
 
@@ -373,12 +375,12 @@ async def test_a_stop_does_not_wait_for_room_to_forget(scene: Scene, monkeypatch
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.rounds, "_run_blocking", without_room)
+    monkeypatch.setattr(scene.commit_loop, "_run_blocking", without_room)
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
-    leaving = asyncio.ensure_future(scene.rounds.forget(scene.replica))
+    leaving = asyncio.ensure_future(scene.commit_loop.forget(scene.replica))
     await settle()
     assert not leaving.done()
-    scene.rounds.stop()
+    scene.commit_loop.stop()
     await scene.running
     with pytest.raises(asyncio.CancelledError):
         await leaving
@@ -392,10 +394,10 @@ async def test_a_snapshot_that_comes_too_late_is_thrown_away(scene: Scene) -> No
         OTHER, 1, 9, 1, Configuration.of(1, [ME]), "s-9", kv, Machine(kv), lambda taken, _kv: ended.append(taken)
     )
     scene.replica.offer_state(new)
-    await scene.rounds.forget(scene.replica)
+    await scene.commit_loop.forget(scene.replica)
     scene.replica.offer_state(new)
     assert ended == [False, False]
-    scene.rounds.stop()
+    scene.commit_loop.stop()
     await scene.running
 
 
@@ -407,17 +409,17 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     scene.replica.raft.follow(None)
     new = NewState(
         OTHER, 9, 50, 9, Configuration.of(2, [OTHER]), "s-50", kv, Machine(kv),
-        lambda taken, unneeded: ended.append((taken, unneeded, gone_of(scene.log, SHARD) is not None)),
+        lambda taken, unneeded: ended.append((taken, unneeded, tombstone_of(scene.log, SHARD) is not None)),
     )  # fmt: skip
     scene.replica.offer_state(new)
     scene.replica.step(time.monotonic())
     assert (ended, scene.shard.machine) == ([], new.machine)
-    await scene.rounds.forget(scene.replica)
+    await scene.commit_loop.forget(scene.replica)
     assert ended == [(True, scene.kv, True)]
-    gone = gone_of(scene.log, SHARD)
+    gone = tombstone_of(scene.log, SHARD)
     assert gone is not None
     assert gone.last == (9, 50)
-    scene.rounds.stop()
+    scene.commit_loop.stop()
     await scene.running
 
 

@@ -16,7 +16,7 @@ from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.partition_map import PartitionMap
-from holdfast.cluster.map.policy import QueuePolicy
+from holdfast.cluster.map.policy import PolicyRecord
 from holdfast.cluster.map.records import ClusterRecord, LeaderRecord, Members, NodeRecord, QueueRecord, ShardRecord
 from holdfast.proto.v1 import cluster_pb2
 from holdfast.router import server
@@ -148,7 +148,7 @@ async def test_calls_that_wait_hear_of_queues_on_other_shards(
             heard.put_nowait(queue)
 
     monkeypatch.setattr(router._gateway._reserving.waits, "routes_changed", tell)
-    await etcd.commit([], [Put(KEYS.queue("paused"), QueueRecord(policy=QueuePolicy(paused=True)).encode())])
+    await etcd.commit([], [Put(KEYS.queue("paused"), QueueRecord(policy=PolicyRecord(paused=True)).encode())])
     await etcd.commit([], [Put(KEYS.queue("pinned"), QueueRecord(generation=1, sets=((1, (3,)),)).encode())])
     assert await asyncio.wait_for(heard.get(), 10) == "pinned"
 

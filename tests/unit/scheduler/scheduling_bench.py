@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy, default_policy
+from holdfast.broker.policy.policies import EffectivePolicy, EffectiveTenantPolicy, Limits, default_policy
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.machine import entries
@@ -21,8 +21,8 @@ PLENTY = 1 << 40
 LEASE_MS = 10**9  # no test waits for its end
 
 
-def weights(**of: int) -> Mapping[bytes, TenantPolicy]:
-    return {name.encode(): TenantPolicy(weight) for name, weight in of.items()}
+def weights(**of: int) -> Mapping[bytes, EffectiveTenantPolicy]:
+    return {name.encode(): EffectiveTenantPolicy(weight) for name, weight in of.items()}
 
 
 class CountingKV(MemoryKV):
@@ -50,7 +50,7 @@ class Bench:
         self.kv = self.shard.kv = CountingKV()
         self.shard.machine = Machine(self.kv)
         self.window_tasks_max = window_tasks_max
-        self.policy: QueuePolicy = dataclasses.replace(
+        self.policy: EffectivePolicy = dataclasses.replace(
             default_policy(BrokerConfig()), oldest_share_percent=oldest_share_percent, limits=Limits(**limits)
         )
         self.allowance: Allowance | None = None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.broker.scheduler.allocation_use import EVERY_MS, SEEN, AllocationUse, Seen
 from holdfast.limits.buckets import Rate
 from tests.unit.leader.scheduled_member import ScheduledMember
-from tests.unit.quota.sharing_stage import Stage
+from tests.unit.quota.allocation_stage import Stage
 
 STEP_MS = 100
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker.policy.policies import TenantPolicy
+from holdfast.broker.policy.policies import EffectiveTenantPolicy
 from holdfast.broker.scheduler import limiter as limiters
 from holdfast.broker.scheduler import oldest as ages
 from holdfast.broker.scheduler import scheduler as scheduler_module
@@ -66,7 +66,7 @@ def test_the_cap_of_a_queue_counts_what_is_on_its_way() -> None:
 
 
 def test_a_tenant_at_its_cap_does_not_hold_up_others() -> None:
-    bench = Bench(tenant_concurrency_max=1, tenants={b"big": TenantPolicy(1, 3, None)})
+    bench = Bench(tenant_concurrency_max=1, tenants={b"big": EffectiveTenantPolicy(1, 3, None)})
     for tenant in (b"a", b"b", b"big", b""):
         bench.enqueue(5, tenant)
     assert Counter(bench.subqueues(20)) == {"a": 1, "b": 1, "big": 3, "": 5}
@@ -278,7 +278,7 @@ def test_a_tenant_that_is_open_among_thousands_that_are_not(monkeypatch: pytest.
     monkeypatch.setattr(subqueues, "TENANTS_HELD_MAX", 20)
     monkeypatch.setattr(subqueues, "ASIDE_MAX", 20)
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 20)
-    bench = Bench(tenant_concurrency_max=1, tenants={b"t0999": TenantPolicy(1, 0, None)})
+    bench = Bench(tenant_concurrency_max=1, tenants={b"t0999": EffectiveTenantPolicy(1, 0, None)})
     for _ in range(2):
         bench.enqueue_all([(b"t%04d" % number, b"") for number in range(1000)])
     first = bench.take_all(1000)
@@ -435,7 +435,7 @@ def test_shares_are_those_of_the_weights(seed: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 3)
     draw = random.Random(seed)
     of = {b"t%02d" % number: draw.randint(1, 10) for number in range(12)}
-    bench = Bench(tenants={name: TenantPolicy(weight, 0, None) for name, weight in of.items()})
+    bench = Bench(tenants={name: EffectiveTenantPolicy(weight, 0, None) for name, weight in of.items()})
     for name, weight in of.items():
         bench.enqueue(weight * 4, name)
     counts: Counter[bytes] = Counter()
@@ -575,7 +575,7 @@ def test_where_more_is_blocked_than_is_looked_at_something_may_be_open(monkeypat
 
 def test_looks_change_no_turns_of_what_is_open() -> None:
     def taken(*, scan_budget: bool) -> list[str]:
-        bench = Bench(tenant_concurrency_max=300, tenants={b"t1": TenantPolicy(3, 300, None)})
+        bench = Bench(tenant_concurrency_max=300, tenants={b"t1": EffectiveTenantPolicy(3, 300, None)})
         names = [(b"t%d" % (number % 3), b"k%d" % (number % 5)) for number in range(90)]
         bench.enqueue_all(names)
         order: list[str] = []

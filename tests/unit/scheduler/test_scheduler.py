@@ -286,7 +286,7 @@ def test_room_is_taken_when_it_is_needed_and_given_back(monkeypatch: pytest.Monk
     assert bench.scheduler._windows[names[0]].lines.tasks_max == 4
     assert fill(b"late") == 20, "what one gave back another one has"
     bench.scheduler.reset()
-    assert bench.scheduler._room.left == 2 * 20
+    assert bench.scheduler._lines_budget.left == 2 * 20
 
 
 def test_withdrawn_tasks_are_passed_over(bench: Bench) -> None:

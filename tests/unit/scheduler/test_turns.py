@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from holdfast.broker.policy.policies import TenantPolicy
+from holdfast.broker.policy.policies import EffectiveTenantPolicy
 from holdfast.broker.scheduler import lines, scheduler, windows
 from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.limits.buckets import Rate
@@ -274,7 +274,7 @@ _STEPS = st.lists(st.tuples(st.lists(_CAME, max_size=4), st.integers(0, 3), st.b
 def test_nothing_waits_longer_than_its_bound(share_percent: int, steps: list[_Step]) -> None:
     """A task with n older ones before it is picked within (n + 1) * ceil(100 / share) picks, whatever comes meanwhile
     and whoever leads, while no limit holds it up."""
-    bench = Bench(oldest_share_percent=share_percent, tenants={b"full": TenantPolicy(1, concurrency_max=1)})
+    bench = Bench(oldest_share_percent=share_percent, tenants={b"full": EffectiveTenantPolicy(1, concurrency_max=1)})
     bench.enqueue(1, b"full")
     assert bench.take()  # and keeps its only slot for ever
     picks_left: dict[bytes, int] = {}  # of the tasks that are open: within how many picks each must be picked

@@ -26,7 +26,7 @@ METHODS = {
     for module in MODULES
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-} | {"ReceiveTasks": broker_calls_pb2.ReceiveTasksRequest, "DealShares": broker_calls_pb2.DealSharesRequest}
+} | {"ReceiveTasks": broker_calls_pb2.ReceiveTasksRequest, "Allocate": broker_calls_pb2.AllocateRequest}
 ID = "0198f3c2-7a1b-8000-8000-0123456789ab"
 REF = pb.ClaimRef(task_id=ID, token=2**60, secret=2**60)
 

@@ -11,7 +11,7 @@ from holdfast.machine import entries
 from holdfast.machine.machine import Machine
 from holdfast.raft.codec import configuration_entry, encode
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import Append, Configuration, Entry, Kind
+from holdfast.raft.messages import Append, Configuration, Kind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.disk_guard import DiskGuard
@@ -31,10 +31,10 @@ PATIENT = Timing(heartbeat_s=60, election_s_min=300, election_s_max=600, silence
 APPLIED, IN_SNAPSHOT = 20, 100
 
 
-def _entry(index: int) -> Entry:
+def _entry(index: int) -> LogEntry:
     if index == 1:
         return configuration_entry(1, 1, MEMBERS)
-    return Entry(index, 1, Kind.REGULAR, entries.encode(entries.Enqueue(START_MS + index, [new_task()])))
+    return LogEntry(index, 1, Kind.REGULAR, entries.encode(entries.Enqueue(START_MS + index, [new_task()])))
 
 
 ENTRIES = [_entry(index) for index in range(1, IN_SNAPSHOT + 1)]
@@ -52,18 +52,18 @@ class Follower:
         self.is_full = False
         self.frames = 0
         guard = DiskGuard(self.disk.free_bytes, 0)
-        self.rounds = CommitLoop(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
+        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, self.kv, SHARD)
 
-        host = LoneHost(self.rounds, guard, StillTime(), me=ME, timing=PATIENT)
+        host = LoneHost(self.commit_loop, guard, StillTime(), me=ME, timing=PATIENT)
         self.replica = Replica(SHARD, self.log, journal, self.kv, machine, host)
-        self.rounds.attach(self.replica)
+        self.commit_loop.attach(self.replica)
         self.checkpointer = Checkpointer(
             self.log, lambda: [self.replica], log_bytes_max=1 << 30, age_seconds_max=0.0, keep_bytes=0,
             run_blocking=_at_once,
         )  # fmt: skip
-        self.running = asyncio.ensure_future(self.rounds.run())
+        self.running = asyncio.ensure_future(self.commit_loop.run())
 
     async def _sync(self, work: Callable[[], None]) -> None:
         self.sync_begins.set()
@@ -73,11 +73,11 @@ class Follower:
             raise DiskFullError("no room for the segment that this round needs")
         work()
 
-    def hears(self, previous: int, sent: list[Entry], commit: int) -> None:
+    def hears(self, previous: int, sent: list[LogEntry], commit: int) -> None:
         self.frames += 1
         term = 1 if previous else 0
         message = Append(1, previous, term, tuple(sent), commit, self.frames)
-        self.rounds.receive(LEADER, [(SHARD, GROUP, encode(message))])
+        self.commit_loop.receive(LEADER, [(SHARD, GROUP, encode(message))])
 
     async def is_offered_a_snapshot(self, ended: Callable[[bool], None]) -> None:
         """Returns when the round that takes it is being synced."""
@@ -94,12 +94,12 @@ class Follower:
         self.replica.offer_state(
             NewState(LEADER, 1, IN_SNAPSHOT, 1, MEMBERS, "s-100", kv, machine, lambda taken, _unneeded: ended(taken))
         )
-        self.rounds.wake(SHARD)
+        self.commit_loop.wake(SHARD)
         await self.sync_begins.wait()
 
     async def crash(self) -> NodeLog:
-        self.rounds.stop()
-        self.rounds.wake(SHARD)
+        self.commit_loop.stop()
+        self.commit_loop.wake(SHARD)
         await self.running
         self.kv.crash(random.Random(0))
         return NodeLog.open(self.disk, segment_bytes=64 * 1024)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from holdfast.wal.disk import Disk
-from holdfast.wal.node_log import Entry, NodeLog
+from holdfast.wal.node_log import LogRecord, NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 32 * 1024
@@ -20,9 +20,9 @@ def flush(log: NodeLog) -> None:
     started.done()
 
 
-def append(log: NodeLog, shard: int, indexes: Iterable[int], size: int = 10) -> list[Entry]:
+def append(log: NodeLog, shard: int, indexes: Iterable[int], size: int = 10) -> list[LogRecord]:
     """Stages entries whose bytes tell which they are, and flushes."""
-    entries = [Entry(shard, index, 1, f"{shard}/{index}:".encode().ljust(size, b".")) for index in indexes]
+    entries = [LogRecord(shard, index, 1, f"{shard}/{index}:".encode().ljust(size, b".")) for index in indexes]
     for entry in entries:
         log.stage_entry(entry.shard, entry.index, entry.term, entry.payload)
     flush(log)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.wal import frames
 from holdfast.wal.frames import BLOCK_BYTES, FRAMES_START
-from holdfast.wal.node_log import READ_AHEAD_BYTES, Entry, LogDamagedError, LogFormatError, NodeLog
+from holdfast.wal.node_log import READ_AHEAD_BYTES, LogDamagedError, LogFormatError, LogRecord, NodeLog
 from tests.simulation.fake_disk import FakeDisk
 
 SEGMENT_BYTES = 32 * 1024
@@ -47,7 +47,7 @@ def make_disk(rounds: int, *, clean: bool = False, size: int = 100) -> FakeDisk:
 
 def indexes(log: NodeLog) -> list[int]:
     entries = list(log.entries(1, 0))
-    assert all(entry == Entry(1, entry.index, 1, bytes([entry.index]) * len(entry.payload)) for entry in entries)
+    assert all(entry == LogRecord(1, entry.index, 1, bytes([entry.index]) * len(entry.payload)) for entry in entries)
     return [entry.index for entry in entries]
 
 

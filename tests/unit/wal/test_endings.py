@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast.wal.disk import DiskFailedError, DiskFullError
-from holdfast.wal.node_log import Entry
+from holdfast.wal.node_log import LogRecord
 from tests.simulation.fake_disk import FakeDisk
 from tests.unit.wal.node_logs import SEGMENT_BYTES, append, files, reopen
 
@@ -157,7 +157,7 @@ class TestFailingDisk:
         assert disk.content(files(disk)[0]) == content
         disk.crash()
         found = list(reopen(disk).entries(1, 0))
-        assert found in (entries, [*entries, Entry(1, 2, 1, b"in doubt")])
+        assert found in (entries, [*entries, LogRecord(1, 2, 1, b"in doubt")])
 
     def test_a_round_seen_only_in_the_page_cache_is_made_durable_by_open(self) -> None:
         """The failed sync dropped it; the next process still sees it, relies on it, and then the power fails."""

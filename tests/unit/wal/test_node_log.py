@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.wal.disk import DiskFailedError, RealDisk
 from holdfast.wal.frames import BLOCK_BYTES, FRAME_BODY_BYTES_MAX
-from holdfast.wal.node_log import Entry, NodeLog
+from holdfast.wal.node_log import LogRecord, NodeLog
 from tests.simulation.fake_disk import FakeDisk
 from tests.unit.wal.node_logs import SEGMENT_BYTES, append, files, flush, reopen
 
@@ -47,7 +47,7 @@ class TestRounds:
         assert list(log.entries(1, 0)) == []
         started.done()
         assert log.last_index(1) == 1
-        assert list(log.entries(1, 0)) == [Entry(1, 1, 1, b"a")]
+        assert list(log.entries(1, 0)) == [LogRecord(1, 1, 1, b"a")]
 
     def test_what_is_staged_during_a_flush_belongs_to_the_next(self, disk: FakeDisk) -> None:
         log = reopen(disk)
@@ -172,7 +172,7 @@ class TestReplay:
         log.stage_truncate(1, from_index)
         log.stage_entry(1, from_index, 2, b"new")
         flush(log)
-        expected = [*old[: from_index - 1], Entry(1, from_index, 2, b"new")]
+        expected = [*old[: from_index - 1], LogRecord(1, from_index, 2, b"new")]
         for found in (log, reopen(disk)):
             assert list(found.entries(1, 0)) == expected
             assert found.last_index(1) == from_index
@@ -407,11 +407,11 @@ def _operations(draw: st.DrawFn) -> tuple[str, int, int]:
 def test_the_log_is_a_list_per_shard(operations: list[tuple[str, int, int]]) -> None:
     disk = FakeDisk(random.Random(0))
     log = reopen(disk)
-    entries: dict[int, list[Entry]] = {1: [], 2: []}
+    entries: dict[int, list[LogRecord]] = {1: [], 2: []}
     hard_states: dict[int, bytes] = {}
     for kind, shard, number in operations:
         if kind == "entry":
-            entry = Entry(shard, len(entries[shard]) + 1, number, bytes(number))
+            entry = LogRecord(shard, len(entries[shard]) + 1, number, bytes(number))
             log.stage_entry(shard, entry.index, entry.term, entry.payload)
             entries[shard].append(entry)
         elif kind == "hard_state":

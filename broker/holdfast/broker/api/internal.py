@@ -1,5 +1,5 @@
-"""What a broker does for other brokers of its cluster: takes in what their shards bring, deals shares of limits, and
-says which settings of queues it knows.
+"""What a broker does for other brokers of its cluster: takes in what their shards bring, allocates limits, and says
+which settings of queues it knows.
 
 Who asks is known (peers/), and may speak only for shards that it has, as far as the map goes.
 """
@@ -18,7 +18,7 @@ from holdfast.serving.request_limits import RequestLimit, parse, request_limit
 from holdfast.storage.rocksdb import StateDamagedError
 
 RECEIVE_TASKS: Final = 1
-DEAL_SHARES: Final = 2
+ALLOCATE: Final = 2
 SETTINGS_NEWS: Final = 3
 MESSAGES_BYTES_MAX: Final = 4 * 1024 * 1024  # what is brought at once, beside one task of any size
 
@@ -67,7 +67,7 @@ class InternalService:
 
         self._methods = {
             RECEIVE_TASKS: method("ReceiveTasks", pb.ReceiveTasksRequest, self._of_shard(TaskService.receive_tasks)),
-            DEAL_SHARES: method("DealShares", pb.DealSharesRequest, self._of_shard(TaskService.deal_shares)),
+            ALLOCATE: method("Allocate", pb.AllocateRequest, self._of_shard(TaskService.allocate)),
             SETTINGS_NEWS: method("SettingsNews", pb.SettingsNewsRequest, self._settings_news),
         }
 

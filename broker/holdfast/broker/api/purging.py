@@ -6,7 +6,7 @@ their ids, so it ends however many are coming.
 """
 
 from holdfast.broker.api.validation import Validator
-from holdfast.broker.policy.policies import QueuePolicy
+from holdfast.broker.policy.policies import EffectivePolicy
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Cancel
@@ -22,7 +22,7 @@ DUE, READY, SUBQUEUES = PHASES = "due", "ready", "subqueues"
 class Purging:
     """The purges of one shard; all they know is in the tokens of their pages."""
 
-    def __init__(self, shard: Shard, validator: Validator, default_policy: QueuePolicy) -> None:
+    def __init__(self, shard: Shard, validator: Validator, default_policy: EffectivePolicy) -> None:
         self._shard = shard
         self._validator = validator
         self._default_policy = default_policy

@@ -31,7 +31,7 @@ from holdfast.serving.request_limits import parse, request_limit
 from holdfast.serving.statuses import status_of
 from holdfast.storage.rocksdb import StateDamagedError
 
-ROOMS = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
+SUB_SERVICES = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
 
 # Methods that write much: while nothing can be written they are refused before their bodies are let in.
 _CHECKED_FIRST = frozenset({"enqueue", "put_schedule"})
@@ -98,8 +98,8 @@ class RpcServer:
     def _served(self, messages: Any, method: Any, servant: object | None) -> Served:
         request_type: type[Message] = getattr(messages, method.input_type.name)
         name = _snake_case(method.name)
-        room = ROOMS.get(method.containing_service.name, "")
-        find = self._finder(servant, room, name, names_shard="shard" in request_type.DESCRIPTOR.fields_by_name)
+        sub_service = SUB_SERVICES.get(method.containing_service.name, "")
+        find = self._finder(servant, sub_service, name, names_shard="shard" in request_type.DESCRIPTOR.fields_by_name)
         limit = request_limit(
             method.name,
             request_type,
@@ -108,19 +108,21 @@ class RpcServer:
         )
         return Served(method.name, limit, self._metrics.rpc(method.name), partial(_begin, request_type, find))
 
-    def _finder(self, servant: object | None, room: str, name: str, *, names_shard: bool) -> Callable[[Any], _Handler]:
+    def _finder(
+        self, servant: object | None, sub_service: str, name: str, *, names_shard: bool
+    ) -> Callable[[Any], _Handler]:
         """`names_shard`: the request itself says which shard it is about."""
         if servant is None:
-            return partial(self._find_handler, room, name)
+            return partial(self._find_handler, sub_service, name)
         return partial(_find_with_shard if names_shard else _find_in, servant, name)
 
-    def _find_handler(self, room: str, name: str, context: Any) -> _Handler:
+    def _find_handler(self, sub_service: str, name: str, context: Any) -> _Handler:
         """The method of the service of the shard that the call is about."""
         number = _shard_of(context.invocation_metadata())
         service = self._find_service(self._default_shard() if number is None else number)
         if name in _CHECKED_FIRST:
             service.check_open()
-        handler: _Handler = getattr(getattr(service, room) if room else service, name)
+        handler: _Handler = getattr(getattr(service, sub_service) if sub_service else service, name)
         return handler
 
     def _refuse(self, method: str, error: Exception) -> tuple[str, str, bytes]:

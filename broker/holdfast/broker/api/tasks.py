@@ -24,7 +24,7 @@ from holdfast.broker.leader.result_waiters import ENDS
 from holdfast.broker.leader.suspects import RunDry
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.envelopes import brief_error, retry_of
-from holdfast.broker.policy.policies import Kept, Policies, QueuePolicy, default_policy
+from holdfast.broker.policy.policies import EffectivePolicy, Kept, Policies, default_policy
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import rejections
 from holdfast.machine.entries import (
@@ -315,7 +315,7 @@ class TaskService:
         retry_at_ms = rules.retry_at_ms(now_ms, task.failures + 1, self._draw, at_ms=at_ms, delay_ms=delay_ms)
         return FailItem(task_id, token, retry_at_ms, NOT_DEAD, error, brief)
 
-    def _policy_of(self, task: Execution, policies: Policies | None) -> QueuePolicy:
+    def _policy_of(self, task: Execution, policies: Policies | None) -> EffectivePolicy:
         return self._default_policy if policies is None else policies.of(task.queue)
 
     def _own_retry(self, task_id: bytes, task: Execution) -> pb.RetryPolicy | None:
@@ -406,11 +406,11 @@ class TaskService:
         self._metrics.duplicates.inc(duplicates)
         self._metrics.tasks_dead.inc(sum(not each.duplicate and each.state == DEAD for each in accepted))
 
-    async def deal_shares(self, request: calls_pb.DealSharesRequest) -> calls_pb.DealSharesResponse:
+    async def allocate(self, request: calls_pb.AllocateRequest) -> calls_pb.AllocateResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""
-        self._validator.share_reports(request, self._cluster_id(), self._shard.number)
-        grants = await self._shard.coordinator.deal(request.source_shard, request.reports)
-        return calls_pb.DealSharesResponse(grants=grants)
+        self._validator.allocation_reports(request, self._cluster_id(), self._shard.number)
+        grants = await self._shard.allocate(request.source_shard, request.reports)
+        return calls_pb.AllocateResponse(grants=grants)
 
     # --- shared -----------------------------------------------------------------------------------------------
 

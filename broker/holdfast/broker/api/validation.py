@@ -71,7 +71,7 @@ def _refuse_conflicts(follow_ups: Sequence[NewTask]) -> None:
 
 
 def _at_the_right_door(
-    request: calls_pb.ReceiveTasksRequest | calls_pb.DealSharesRequest, cluster_id: str, shard: int
+    request: calls_pb.ReceiveTasksRequest | calls_pb.AllocateRequest, cluster_id: str, shard: int
 ) -> None:
     if cluster_id and request.cluster_id != cluster_id:
         sentence = f"Expected messages for the cluster {cluster_id}, but these are for another one."
@@ -209,7 +209,7 @@ class Validator(TaskSpecs, PageTokens):
                 raise error.within(f"messages[{at}]") from None
         return new_tasks
 
-    def share_reports(self, request: calls_pb.DealSharesRequest, cluster_id: str, shard: int) -> None:
+    def allocation_reports(self, request: calls_pb.AllocateRequest, cluster_id: str, shard: int) -> None:
         _at_the_right_door(request, cluster_id, shard)
         fields.batch(len(request.reports), "reports", MESSAGES_MAX)
         fields.number(request.source_shard, "source_shard", 0, SHARD_MAX)

@@ -5,12 +5,13 @@ The copy lets a node start, find the others and serve while etcd is away. It als
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from holdfast.broker.cluster_view.view import NodeAddress
 from holdfast.broker.peers.identities import name_of
 from holdfast.cluster.map.fields import RecordError
+from holdfast.cluster.map.follower import Freshness
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.policy import NO_POLICY
 from holdfast.cluster.map.records import Handover
@@ -39,7 +40,7 @@ class MapClusterView:
         self._me = me
         self._name = name_of(me)
         self.map = known
-        self.follower_age_s: Callable[[], float | None] = lambda: None  # nobody follows the map yet
+        self.freshness = Freshness()
 
     @property
     def cluster_id(self) -> str:
@@ -133,7 +134,7 @@ class MapClusterView:
         return pb.SettingsNewsResponse(queues=reported)
 
     def age_s(self) -> float | None:
-        return self.follower_age_s()
+        return self.freshness.age_s
 
     def all_know_level(self, members: Collection[str], level: int) -> bool:
         known = (self.map.last_nodes.get(name_of(member)) for member in members)

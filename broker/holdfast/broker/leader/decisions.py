@@ -6,7 +6,7 @@ For each part of it a worker has the last word, then the task, then its queue, t
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.broker.policy.policies import QueuePolicy, nearest
+from holdfast.broker.policy.policies import EffectivePolicy, nearest
 from holdfast.broker.policy.retry_delays import EXPONENTIAL, FIXED, LINEAR, RetryDelays
 from holdfast.machine.rows import ATTEMPTS_SPENT, CLAIMS_SPENT, NON_RETRYABLE, NOT_DEAD, WORKER_GAVE_UP, Execution
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -48,7 +48,7 @@ class RetryRules:
         return now_ms + (self.delays.delay_ms(failures, draw) if delay_ms is None else max(0, delay_ms))
 
 
-def merge(policy: QueuePolicy, retry: pb.RetryPolicy | None) -> RetryRules:
+def merge(policy: EffectivePolicy, retry: pb.RetryPolicy | None) -> RetryRules:
     """What a task says for itself over what its queue says; errors that either of them lists are listed."""
     plain = policy.retry
     if retry is None:

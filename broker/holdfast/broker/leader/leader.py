@@ -4,7 +4,7 @@ All of it is soft state. It is thrown away when leadership is lost, and made ane
 fills its windows as tasks are asked for, so a fail-over does not get slower with the backlog.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.broker.leader.alerts import Alerts
 from holdfast.broker.leader.claim_ages import ClaimAges
@@ -27,6 +27,7 @@ from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.machine import Machine
+from holdfast.proto.v1 import broker_calls_pb2 as pb
 
 
 def _own_limits(_queue: bytes) -> Allowance:
@@ -49,10 +50,10 @@ class Leadership:
         self.coordinator = QuotaCoordinator(
             machine, self.policies, now_ms=clock.now_ms, submit=proposer.submit, settings=self.settings
         )
-        self.shares = self._allocations(machine, context)
+        self.allocations = self._allocations(machine, context)
         self.reserver = Reserver(
             machine, clock, config, proposer, self.policies,
-            allowance=_own_limits if self.shares is None else self.shares.allowance,
+            allowance=_own_limits if self.allocations is None else self.allocations.allowance,
         )  # fmt: skip
         self.result_waiters = ResultWaiters(
             machine.reader.executions,
@@ -85,7 +86,7 @@ class Leadership:
         """None: there is no other shard."""
         if context.others is None:
             return None
-        return SettingsGuard(shard, context.cluster_view, context.others.deal, self.limits_changed)
+        return SettingsGuard(shard, context.cluster_view, context.others.allocate, self.limits_changed)
 
     def _allocations(self, machine: Machine, context: NodeContext) -> AllocationManager | None:
         """None: no queue is spread, for there is no other shard."""
@@ -95,6 +96,10 @@ class Leadership:
             self.term, machine, self.policies, self.coordinator,
             view=context.cluster_view, others=context.others, handing_out=self, settings=self.settings,
         )  # fmt: skip
+
+    async def allocate(self, shard: int, reports: Sequence[pb.AllocationReport]) -> list[pb.AllocationGrant]:
+        """Answers another shard about limits of queues whose home is here. Raises what the log raises."""
+        return await self.coordinator.allocate(shard, reports, self.allocations)
 
     # --- what allocations ask of what hands out -----------------------------------------------------------------
 
@@ -124,8 +129,8 @@ class Leadership:
         self.marks.follow(effects)
         self.schedules.arm(effects)
         self.stats.follow(effects)
-        if self.shares is not None and self.shares.has_shares and (effects.ready or effects.freed):
-            self.shares.follow({task.queue for task in effects.ready} | effects.freed.keys())
+        if self.allocations is not None and self.allocations.has_allocations and (effects.ready or effects.freed):
+            self.allocations.follow({task.queue for task in effects.ready} | effects.freed.keys())
         if effects.died or effects.settings:
             self.alerts.follow({*effects.died, *effects.settings})
         self.result_waiters.follow(effects.finished)
@@ -140,12 +145,12 @@ class Leadership:
         return OutboxHold(self)
 
     def drain(self) -> None:
-        """The node stops: sends everyone who waits home."""
+        """The node stops: waiters are cancelled."""
         self.reserver.drain()
         self.result_waiters.drain()
 
     def end(self, error: Exception) -> None:
-        """Leadership was lost: everyone who waits is told."""
+        """Leadership was lost: waiters get the error."""
         self.has_ended = True
         self.reserver.dismiss(error)
         self.result_waiters.dismiss(error)
@@ -172,8 +177,8 @@ class Leadership:
             yield self.relay
         if self.settings is not None:
             yield self.settings
-        if self.shares is not None:
-            yield self.shares
+        if self.allocations is not None:
+            yield self.allocations
 
 
 class OutboxHold:

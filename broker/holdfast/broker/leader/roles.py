@@ -53,7 +53,9 @@ class OtherShards(Protocol):
         """Up to which message the destination has them now."""
         ...
 
-    async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+    async def allocate(
+        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
+    ) -> pb.AllocateResponse:
         """What the coordinator of limits there says to what is held and wanted here."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from holdfast.broker.api.conversion import receive_request
-from holdfast.broker.api.internal import DEAL_SHARES, RECEIVE_TASKS
+from holdfast.broker.api.internal import ALLOCATE, RECEIVE_TASKS
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.peers.peer_calls import CallFailedError, PeerCalls
@@ -39,15 +39,17 @@ class Deliveries:
         answer = await self._ask_leader(destination, RECEIVE_TASKS, request, pb.ReceiveTasksResponse.FromString)
         return answer.received
 
-    async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+    async def allocate(
+        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
+    ) -> pb.AllocateResponse:
         """What the leader of the home shard of queues grants to another shard of them."""
-        request = pb.DealSharesRequest(
+        request = pb.AllocateRequest(
             cluster_id=self._cluster_view.cluster_id,
             destination_shard=destination,
             source_shard=source,
             reports=reports,
         )
-        return await self._ask_leader(destination, DEAL_SHARES, request, pb.DealSharesResponse.FromString)
+        return await self._ask_leader(destination, ALLOCATE, request, pb.AllocateResponse.FromString)
 
     async def _ask_leader(
         self, destination: int, method: int, request: Message, parse: Callable[[bytes], Answer]

@@ -64,7 +64,7 @@ class MappedCluster(PeerCluster):
         config: BrokerConfig,
         data_dir: DataDir,
         host: Host,
-        rounds: CommitLoop,
+        commit_loop: CommitLoop,
         wire: PeerWire,
         *,
         cluster_view: MapClusterView,
@@ -72,16 +72,15 @@ class MappedCluster(PeerCluster):
         find_service: Callable[[int], TaskService],
         metrics: Metrics,
     ) -> None:
-        super().__init__(host, rounds, wire)
+        super().__init__(host, commit_loop, wire)
         self._config = config
         self._node_id = data_dir.node_id
         self._cluster_view = cluster_view
         self._copy = MapCopy(data_dir.path, config.cluster_name)
         self._etcd = etcd
         self.store = MapStore(etcd, config.cluster_name)
-        self.follower = MapFollower(etcd, config.cluster_name, cluster_view.map)
+        self.follower = MapFollower(etcd, config.cluster_name, cluster_view.map, freshness=cluster_view.freshness)
         self.follower.on_change.append(self._take)
-        cluster_view.follower_age_s = lambda: self.follower.age_s
         self._reconciler = ShardReconciler(host, self.store, cluster_view, self._identities)
         self._queues = QueueReconciler(host, self.store, cluster_view)
         self._calls = NodeCalls()

@@ -12,9 +12,9 @@ from holdfast.broker.replica.peer_wire import PeerNode, PeerWire
 class PeerCluster(HostListener, PeerNode):
     """This node, as the others meet it: what they say of shards goes to the commit loop."""
 
-    def __init__(self, host: Host, rounds: CommitLoop, wire: PeerWire) -> None:
+    def __init__(self, host: Host, commit_loop: CommitLoop, wire: PeerWire) -> None:
         self._host = host
-        self._rounds = rounds
+        self._commit_loop = commit_loop
         self._wire = wire
         self._peers = wire.peers
         host.listen(self)
@@ -25,7 +25,7 @@ class PeerCluster(HostListener, PeerNode):
         return self._host.is_empty
 
     def receive(self, identity: str, messages: list[Message]) -> None:
-        self._rounds.receive(identity, messages)
+        self._commit_loop.receive(identity, messages)
 
     def connected(self) -> Mapping[str, PeerInfo]:
         return self._peers.connected()

@@ -21,7 +21,7 @@ from holdfast.broker.replica.shard import Shard
 from holdfast.cluster.admin.conversion import policy_message, policy_of
 from holdfast.cluster.etcd.api import EtcdError
 from holdfast.cluster.map.partition_map import PartitionMap
-from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
+from holdfast.cluster.map.policy import NO_POLICY, PolicyRecord
 from holdfast.cluster.map.records import QueueRecord
 from holdfast.cluster.map.store import MapStore
 from holdfast.machine.rows import Queue
@@ -182,7 +182,7 @@ class QueueReconciler:
         return await shard.set_queue(name, version, policy_message(record.policy).SerializeToString())
 
 
-def _has_policy(shard: Shard, queue: bytes, policy: QueuePolicy) -> bool:
+def _has_policy(shard: Shard, queue: bytes, policy: PolicyRecord) -> bool:
     """Whether the log has exactly this."""
     settings = shard.reader.settings(queue)
     logged = b"" if settings is None else settings.policy

@@ -24,7 +24,7 @@ from holdfast.broker import failpoints
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import Host
-from holdfast.broker.replica.member_plan import Change, Step, next_change
+from holdfast.broker.replica.member_plan import MemberChange, Step, next_change
 from holdfast.broker.replica.replica import Replica
 from holdfast.cluster.etcd.api import EtcdError, EtcdUnavailableError
 from holdfast.cluster.map.records import LeaderRecord, Members, RecordError, ShardRecord
@@ -210,7 +210,7 @@ class ShardReconciler:
             change = next_change(now, self._present(record), raft.has_caught_up, record.replicas, self._me)
             if change is None:
                 return
-            if change == Change(Step.REMOVE, self._me):
+            if change == MemberChange(Step.REMOVE, self._me):
                 desired = [voter for voter in now.voters if name_of(voter) in record.replicas]
                 if not await self._host.hand_over(replica, desired):
                     raise change_refused("NO_HAND_OVER", "Expected one of those who stay to take over, but none did.")

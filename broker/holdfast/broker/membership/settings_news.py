@@ -15,7 +15,7 @@ from holdfast.serving.logs import get_logger
 _log = get_logger(__name__)
 
 
-class Told(Protocol):
+class SettingsListener(Protocol):
     """The shards that this node leads."""
 
     def settings_reported(self, number: int, queue: bytes, version: int) -> None:
@@ -31,7 +31,7 @@ class SettingsNews:
     """Of this node. `run` until cancelled."""
 
     def __init__(
-        self, cluster_view: MapClusterView, calls: Calls, led: Told, others: Callable[[], Iterable[str]]
+        self, cluster_view: MapClusterView, calls: Calls, led: SettingsListener, others: Callable[[], Iterable[str]]
     ) -> None:
         self._cluster_view = cluster_view
         self._calls = calls

@@ -17,7 +17,7 @@ from holdfast.broker.membership.peer_cluster import PeerCluster
 from holdfast.broker.peers.identities import node_list_digest
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.host import Host
-from holdfast.broker.replica.member_plan import Change, Step, next_change
+from holdfast.broker.replica.member_plan import MemberChange, Step, next_change
 from holdfast.broker.replica.peer_wire import PeerWire, host_and_port
 from holdfast.broker.replica.replica import Replica
 from holdfast.common.service import Service
@@ -55,8 +55,8 @@ class Waiting:
 class StaticCluster(PeerCluster):
     """The other nodes, for a node that is not alone."""
 
-    def __init__(self, config: BrokerConfig, host: Host, rounds: CommitLoop, wire: PeerWire) -> None:
-        super().__init__(host, rounds, wire)
+    def __init__(self, config: BrokerConfig, host: Host, commit_loop: CommitLoop, wire: PeerWire) -> None:
+        super().__init__(host, commit_loop, wire)
         self._config = config
         self._changed = asyncio.Event()  # somebody came or went
 
@@ -127,7 +127,7 @@ class StaticCluster(PeerCluster):
         if change is not None:
             self._change(replica, change)
 
-    def _change(self, replica: Replica, change: Change) -> None:
+    def _change(self, replica: Replica, change: MemberChange) -> None:
         raft = replica.raft
         steps: dict[Step, Callable[[str, int], int]] = {
             Step.ADD: raft.add_member,

@@ -11,17 +11,17 @@ from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.shard import Shard
 from holdfast.cluster.admin.conversion import fill_settings, policy_message, policy_of, queue_change, queue_settings
-from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy, change_policy
+from holdfast.cluster.map.policy import NO_POLICY, PolicyRecord, change_policy
 from holdfast.cluster.map.queues import QUEUES_MAX, check_page, check_queue_name, check_queue_names
 from holdfast.cluster.map.records import QueueRecord
-from holdfast.machine.rows import Settings
+from holdfast.machine.rows import SettingsRow
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving.refusals import OUT_OF_RANGE, RefusedError, conflict, no_cluster
 
 HOME: Final = 0  # a call that names no shard is for this one, so without a map it is where all queues live
 TRIES_MAX: Final = 10  # while others change the same queue
 
-_NOTHING: Final = Settings(0, b"")
+_NOTHING: Final = SettingsRow(0, b"")
 
 
 class StaticTopology:
@@ -109,14 +109,14 @@ class StaticTopology:
         return refuse
 
 
-def _read(shard: Shard, queue: str) -> tuple[int, QueuePolicy]:
+def _read(shard: Shard, queue: str) -> tuple[int, PolicyRecord]:
     settings = shard.reader.settings(queue.encode()) or _NOTHING
     return settings.version, _policy_in(settings)
 
 
-def _policy_in(settings: Settings) -> QueuePolicy:
+def _policy_in(settings: SettingsRow) -> PolicyRecord:
     return policy_of(pb.QueuePolicy.FromString(settings.policy))
 
 
-def _settings(queue: str, policy: QueuePolicy, version: int) -> pb.QueueSettings:
+def _settings(queue: str, policy: PolicyRecord, version: int) -> pb.QueueSettings:
     return queue_settings(queue, QueueRecord(policy=policy), version, shard_count=1)

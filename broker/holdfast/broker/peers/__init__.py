@@ -13,7 +13,7 @@ connections.py  one connection: reading, bounded writing, its end
 accepting.py    the listening side, with a bound on those who have not said hello
 dialling.py     the dialling side, with back-off
 calls.py        calls between brokers, as bodies of frames                                   (pure)
-peer_calls.py   such calls under way: tasks for other shards, shares of limits
+peer_calls.py   such calls under way: tasks for other shards, allocations of limits
 transport.py    `Peers`: who is connected, sending, pausing, founding's question
 
 A hello alone is a claim: it keeps mistakes out, not enemies. With TLS a certificate proves the node's name, with a

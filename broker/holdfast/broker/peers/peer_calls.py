@@ -1,4 +1,4 @@
-"""Calls from one broker to another: tasks that an ack brings with it and that live elsewhere, and shares of limits.
+"""Calls from one broker to another: tasks that an ack brings with it and that live elsewhere, allocations of limits.
 
 They travel in frames between nodes that know each other (peers/), never over the port for clients: whoever can make
 them can have a shard take messages for received that never came. The request goes to a node in this node's connection,

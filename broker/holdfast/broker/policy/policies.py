@@ -13,7 +13,7 @@ from holdfast.broker.policy.retry_delays import SHAPES, RetryDelays
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
 from holdfast.machine.reader import Reader
-from holdfast.machine.rows import Execution, Settings
+from holdfast.machine.rows import Execution, SettingsRow
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.proto.v1.cluster_pb2 import TenantPolicy as TenantMessage
 
@@ -37,7 +37,7 @@ WEIGHT_MAX = 100
 ALERT_MAX = 1_000_000_000
 
 
-class TenantPolicy(NamedTuple):
+class EffectiveTenantPolicy(NamedTuple):
     """What holds for one tenant of a queue."""
 
     weight: int = 1  # how many tasks it gives in its turn
@@ -55,11 +55,11 @@ class Limits:
     rate: Rate | None = None
     tenant_rate: Rate | None = None
     key_rate: Rate | None = None
-    tenants: Mapping[bytes, TenantPolicy] = field(default_factory=dict)  # those that differ from the others
+    tenants: Mapping[bytes, EffectiveTenantPolicy] = field(default_factory=dict)  # those that differ from the others
 
-    def tenant(self, name: bytes) -> TenantPolicy:
+    def tenant(self, name: bytes) -> EffectiveTenantPolicy:
         found = self.tenants.get(name)
-        return TenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate) if found is None else found
+        return EffectiveTenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate) if found is None else found
 
     def changes_rates(self, after: "Limits") -> bool:
         """Whether a rate that there was becomes another one. One that is new begins with a full bucket."""
@@ -75,7 +75,7 @@ class Limits:
     @property
     def limits_tenants(self) -> bool:
         """Whether some tenant has a cap or a rate."""
-        each = TenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate)
+        each = EffectiveTenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate)
         return any(one.concurrency_max or one.rate is not None for one in (each, *self.tenants.values()))
 
     @property
@@ -95,7 +95,7 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePolicy:
+class EffectivePolicy:
     """All that holds for a queue."""
 
     max_attempts: int
@@ -129,8 +129,8 @@ class Kept(NamedTuple):
     places: list[int]  # in the batch
 
 
-def default_policy(config: BrokerConfig) -> QueuePolicy:
-    return QueuePolicy(
+def default_policy(config: BrokerConfig) -> EffectivePolicy:
+    return EffectivePolicy(
         max_attempts=config.max_attempts_default,
         max_claims=None,
         retry=RetryDelays(
@@ -150,11 +150,11 @@ def nearest(value: float, low: float, high: float) -> float:
     return min(max(low, value), high)
 
 
-def parse_policy(data: bytes, default: QueuePolicy, delay_ms_max: int) -> QueuePolicy:
+def parse_policy(data: bytes, default: EffectivePolicy, delay_ms_max: int) -> EffectivePolicy:
     """A stored policy over the default one. Raises protobuf's DecodeError if it is none."""
     message = PolicyMessage.FromString(data)
     own = _Reader(message)
-    return QueuePolicy(
+    return EffectivePolicy(
         max_attempts=own.whole("max_attempts", default.max_attempts, 1, ATTEMPTS_MAX),
         max_claims=own.whole("max_claims", 0, 1, CLAIMS_MAX) or None,
         retry=_parse_retry(own, default.retry, delay_ms_max),
@@ -216,10 +216,10 @@ def _parse_retry(own: _Reader, plain: RetryDelays, delay_ms_max: int) -> RetryDe
 
 def _parse_limits(own: _Reader, message: PolicyMessage) -> Limits:
     tenant_concurrency_max, tenant_rate = own.cap("tenant_concurrency_max"), own.rate("tenant_rate")
-    tenants: dict[bytes, TenantPolicy] = {}
+    tenants: dict[bytes, EffectiveTenantPolicy] = {}
     for each in message.tenants:
         its = _Reader(each)
-        tenants[each.tenant.encode()] = TenantPolicy(
+        tenants[each.tenant.encode()] = EffectiveTenantPolicy(
             its.whole("weight", 1, 1, WEIGHT_MAX),
             its.cap("concurrency_max", tenant_concurrency_max),
             its.rate("rate", tenant_rate),
@@ -248,9 +248,9 @@ class Policies:
         self.default = default_policy(config)
         start, stop = keys.family_start(keys.SETTINGS), keys.family_start(keys.SETTINGS + 1)
         self.is_empty = not reader.scan(start, stop, 1)  # no queue has settings: nobody needs to look for any
-        self._known: dict[bytes, QueuePolicy] = {}
+        self._known: dict[bytes, EffectivePolicy] = {}
 
-    def of(self, queue: bytes) -> QueuePolicy:
+    def of(self, queue: bytes) -> EffectivePolicy:
         if self.is_empty:
             return self.default
         policy = self._known.get(queue)
@@ -262,7 +262,7 @@ class Policies:
             self._known[queue] = policy
         return policy
 
-    def to_claim(self, queue: bytes) -> QueuePolicy:
+    def to_claim(self, queue: bytes) -> EffectivePolicy:
         """The same for handing out. A shard that has just got a queue does nothing against a policy that the map has
         and its own log has not yet: it waits for it."""
         policy = self.of(queue)
@@ -270,10 +270,10 @@ class Policies:
             return replace(policy, paused=True)
         return policy
 
-    def _read(self, settings: Settings) -> QueuePolicy:
+    def _read(self, settings: SettingsRow) -> EffectivePolicy:
         return replace(self.parse(settings.policy), rates_since_ms=settings.rates_since_ms)
 
-    def parse(self, data: bytes) -> QueuePolicy:
+    def parse(self, data: bytes) -> EffectivePolicy:
         return parse_policy(data, self.default, self._delay_ms_max)
 
     def changed(self, queues: Sequence[bytes]) -> None:
@@ -298,5 +298,5 @@ class Policies:
         return list(groups.values())
 
 
-def _kept(policy: QueuePolicy, places: Iterable[int]) -> Kept:
+def _kept(policy: EffectivePolicy, places: Iterable[int]) -> Kept:
     return Kept(policy.finished_retention_ms, policy.dead_retention_ms, list(places))

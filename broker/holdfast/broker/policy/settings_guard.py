@@ -4,7 +4,7 @@ Settings of queues come from etcd. A leader that is cut off from it, while other
 was spread, or given a limit, and would hand it out as before. So who has not heard from etcd for a while asks:
 
     a node asks all others    which queues have newer settings (settings_news.py). Its shards hand out nothing of those,
-                              and deal no shares of their limits, until it has heard of the change itself
+                              and allocate nothing of their limits, until it has heard of the change itself
     a shard asks the home     of the queue, if that is another shard. Where the home knows more, or does not answer, it
                               hands out nothing of the queue
 
@@ -36,7 +36,7 @@ QUEUES_MAX = 10_000
 _log = get_logger(__name__)
 
 # (home shard, this shard, reports) -> the home's answer. Raises what it likes: it is called again.
-AskHome = Callable[[int, int, Sequence[pb.ShareReport]], Awaitable[pb.DealSharesResponse]]
+AskHome = Callable[[int, int, Sequence[pb.AllocationReport]], Awaitable[pb.AllocateResponse]]
 
 
 class KnownSettings(Protocol):
@@ -180,7 +180,7 @@ class SettingsGuard(Service):
         asked_s = self._now_s()
         self._asked_s |= dict.fromkeys(queues, asked_s)
         reports = [
-            pb.ShareReport(queue=queue.decode(), what=SETTINGS, version=self._version(queue)) for queue in queues
+            pb.AllocationReport(queue=queue.decode(), what=SETTINGS, version=self._version(queue)) for queue in queues
         ]
         try:
             async with asyncio.timeout(ANSWER_SECONDS):

@@ -11,8 +11,8 @@ from holdfast.broker.policy.policies import (
     TIMEOUT_MS_MIN,
     TTL_MS_MAX,
     TTL_MS_MIN,
+    EffectivePolicy,
     Policies,
-    QueuePolicy,
     default_policy,
 )
 from holdfast.machine.ids import TIME_MS_MAX
@@ -88,7 +88,7 @@ class TaskSpecs:
         return self._make_task(spec, queue, policy, now_ms, run_at_ms, TIME_MS_MAX)
 
     def _make_task(
-        self, spec: pb.TaskSpec, queue: bytes, policy: QueuePolicy, now_ms: int, run_at_ms: int, delay_ms_max: int
+        self, spec: pb.TaskSpec, queue: bytes, policy: EffectivePolicy, now_ms: int, run_at_ms: int, delay_ms_max: int
     ) -> NewTask:
         priority = PRIORITY_DEFAULT
         if spec.HasField("priority"):
@@ -156,13 +156,13 @@ class TaskSpecs:
             fields.text(name, field, ERROR_TYPE_BYTES_MAX)
 
     @staticmethod
-    def _timeout_ms(spec: pb.TaskSpec, policy: QueuePolicy) -> int:
+    def _timeout_ms(spec: pb.TaskSpec, policy: EffectivePolicy) -> int:
         if not spec.HasField("timeout_ms"):
             return policy.timeout_ms
         return fields.number(spec.timeout_ms, "timeout_ms", TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
 
     @staticmethod
-    def _start_by_ms(spec: pb.TaskSpec, policy: QueuePolicy, first_ms: int) -> int:
+    def _start_by_ms(spec: pb.TaskSpec, policy: EffectivePolicy, first_ms: int) -> int:
         """Counted from when it may start first."""
         ttl_ms = policy.ttl_ms
         if spec.HasField("ttl_ms"):
@@ -182,7 +182,7 @@ class TaskSpecs:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in spec.headers.items())
         fields.size(size, "headers", HEADERS_BYTES_MAX)
 
-    def _budgets(self, spec: pb.TaskSpec, policy: QueuePolicy) -> tuple[int, int]:
+    def _budgets(self, spec: pb.TaskSpec, policy: EffectivePolicy) -> tuple[int, int]:
         max_attempts, max_claims = policy.max_attempts, policy.max_claims
         has_own_attempts = spec.HasField("max_attempts")
         if has_own_attempts:
@@ -204,7 +204,7 @@ class TaskSpecs:
         delay_ms = fields.number(spec.delay_ms, "delay_ms", 0, limit_ms)
         return now_ms + delay_ms if delay_ms else 0
 
-    def _dedup_window_ms(self, spec: pb.TaskSpec, policy: QueuePolicy) -> int:
+    def _dedup_window_ms(self, spec: pb.TaskSpec, policy: EffectivePolicy) -> int:
         if not spec.HasField("request_id_ttl_ms"):
             return policy.dedup_window_ms if spec.request_id else 0
         if not spec.request_id:
@@ -216,7 +216,7 @@ class TaskSpecs:
         return fields.number(spec.request_id_ttl_ms, "request_id_ttl_ms", REQUEST_ID_TTL_MS_MIN, REQUEST_ID_TTL_MS_MAX)
 
     @staticmethod
-    def _result_ttl_ms(spec: pb.TaskSpec, policy: QueuePolicy, delay_ms_max: int) -> int:
+    def _result_ttl_ms(spec: pb.TaskSpec, policy: EffectivePolicy, delay_ms_max: int) -> int:
         if spec.HasField("result_ttl_ms"):
             return fields.number(spec.result_ttl_ms, "result_ttl_ms", 0, delay_ms_max)
         return policy.result_ttl_ms

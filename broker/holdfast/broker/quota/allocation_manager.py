@@ -1,9 +1,9 @@
 """What this shard may use of the queue-wide limits of queues that are spread over several shards.
 
-It asks the leader of each queue's home for a share, tells what it uses and could use, and asks again long before the
-share's lease runs out. Without a share nothing of the queue is handed out here: a limit is kept, also while its
-coordinator cannot be reached. A shard that has nothing to hand out, or only tasks that other limits hold up, holds
-nothing and asks for nothing; what of a share stays unused is not asked for again (see scheduler/allocation_use.py).
+It asks the leader of each queue's home for an allocation, tells what it uses and could use, and asks again long
+before the allocation's lease runs out. Without one nothing of the queue is handed out here: a limit is kept, also while
+its coordinator cannot be reached. A shard that has nothing to hand out, or only tasks that other limits hold up, holds
+nothing and asks for nothing; what stays unused is not asked for again (see scheduler/allocation_use.py).
 """
 
 import asyncio
@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from holdfast.broker.policy.policies import Policies, QueuePolicy
+from holdfast.broker.policy.policies import EffectivePolicy, Policies
 from holdfast.broker.policy.settings_guard import SettingsGuard
 from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import AllocationUse, Outlook, Seen
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.common.service import Service
+from holdfast.limits.allocation import HELD_PERCENT, Grant, Holding
 from holdfast.limits.buckets import Rate, part_of
-from holdfast.limits.dealing import HELD_PERCENT, Grant, Holding
 from holdfast.limits.splitting import Part
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import broker_calls_pb2 as pb
@@ -27,7 +27,7 @@ from holdfast.serving.logs import get_logger
 
 POLL_SECONDS = 0.5
 PAUSE_SECONDS = 0.02  # between looks, however often it is woken
-ASK_SECONDS = 2.0  # for one answer: by the time it is missed, the share that is held has not run out
+ASK_SECONDS = 2.0  # for one answer: by the time it is missed, the allocation that is held has not run out
 SAID_SECONDS = 5.0  # after which it is said that a home does not answer; a fail-over is over by then
 RETRY_MS = 500  # after a report without an answer
 UNDER_ALLOCATED_MS = 1000  # between reports of a shard that could use more than it was given, or much less
@@ -35,7 +35,7 @@ BLOCKED_MS = 50  # between looks whether something opened in a queue all of whos
 QUEUES_MAX = 10_000
 REPORTS_MAX = 200  # in one call: the coordinator has to write all its answers before it can give them
 QUIET_RATE_MILLI = 1000  # of a rate, for tasks that come one by one
-FORGET_MS = 2 * LEASE_MS  # after which the coordinator's books have nothing of a share that was not asked for
+FORGET_MS = 2 * LEASE_MS  # after which the coordinator's ledger has nothing of one that was not asked for
 
 _log = get_logger(__name__)
 
@@ -55,7 +55,7 @@ class _Limit:
         self.asked_ms = 0  # when the latest report was sent
         self.answered = True
         self.reported = 0  # what the latest report says to be held or in use
-        self.booked = 0  # what the coordinator's books may have for this shard, by its latest answer
+        self.booked = 0  # what the coordinator's ledger may have for this shard, by its latest answer
         self.is_under_allocated = False  # more was wanted than given then
         self.shown = 0  # the allowance that the scheduler knows
         self.timer: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class _Limit:
         if not self.answered and waited_ms < RETRY_MS:
             return False
         if now_ms >= self.holding.renew_ms or max(allowed, uses) < self.booked:
-            return True  # the books have more than is needed here: others may wait for it
+            return True  # the ledger has more than is needed here: others may wait for it
         if demand > allowed:
             return not self.is_under_allocated or waited_ms >= UNDER_ALLOCATED_MS
         return 2 * demand <= allowed and waited_ms >= UNDER_ALLOCATED_MS
@@ -117,7 +117,9 @@ class SpreadQueues(Protocol):
 class Coordinators(Protocol):
     """Of other shards."""
 
-    async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+    async def allocate(
+        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
+    ) -> pb.AllocateResponse:
         """What the coordinator there says. Raises what it likes: it is called again."""
 
 
@@ -135,7 +137,7 @@ class HandingOut(Protocol):
 
 
 class AllocationManager(Service):
-    """The shares of one shard, while this node leads it."""
+    """The allocations of one shard, while this node leads it."""
 
     def __init__(
         self,
@@ -157,7 +159,6 @@ class AllocationManager(Service):
         self._machine = machine
         self._policies = policies
         self._coordinator = coordinator
-        coordinator.joined_by(self)
         self._view = view
         self._parts: dict[bytes, Part] = {}  # as the scheduler knows them
         self._others = others
@@ -229,12 +230,12 @@ class AllocationManager(Service):
         return 0 if row is None else row.claimed + self._handing_out.coming(queue)
 
     @property
-    def has_shares(self) -> bool:
+    def has_allocations(self) -> bool:
         """Whether there is anybody to tell by `follow`."""
         return bool(self._queues)
 
     def follow(self, queues: Iterable[bytes]) -> None:
-        """Something became ready or ended in these queues: a share is asked for at once, not only at the next look."""
+        """Something became ready or ended in these queues: more is asked for at once, not only at the next poll."""
         if not self._queues:
             return
         now_ms = self._now_ms()
@@ -255,7 +256,9 @@ class AllocationManager(Service):
         if len(self._queues) >= QUEUES_MAX:
             self._forget_idle()
         if len(self._queues) >= QUEUES_MAX:
-            _log.warning("no_share", shard=self._shard, queue=queue.decode(), error="too many queues have shares")
+            _log.warning(
+                "no_allocation", shard=self._shard, queue=queue.decode(), error="too many queues have allocations"
+            )
             return None
         shared = self._queues[queue] = _Shared(self._shard, self._term)
         row = self._machine.queue(queue)
@@ -264,7 +267,7 @@ class AllocationManager(Service):
         return shared
 
     def _forget_idle(self) -> None:
-        """Not before the books have forgotten them too: the numbers of reports begin anew."""
+        """Not before the ledger has forgotten them too: the numbers of reports begin anew."""
         before_ms = self._now_ms() - FORGET_MS
         for queue, shared in list(self._queues.items()):
             if shared.asked_ms() < before_ms and all(limit.is_idle for limit in shared.limits.values()):
@@ -317,7 +320,7 @@ class AllocationManager(Service):
             task.add_done_callback(lambda _done, home=home: self._asking.pop(home, None))  # type: ignore[misc]
 
     def _leave(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
-        """The queue is on one shard now. What is known of reports stays until the books have forgotten it."""
+        """The queue is on one shard now. What is known of reports stays until the ledger has forgotten it."""
         if shared.asked_ms() < now_ms - FORGET_MS:
             del self._queues[queue]
         if not shared.has_left:
@@ -331,7 +334,7 @@ class AllocationManager(Service):
             return
         shared.polled_ms = now_ms
         outlook = self._handing_out.outlook(queue)
-        if outlook.is_open and self._lacks_share(policy, shared, now_ms):
+        if outlook.is_open and self._is_under_allocated(policy, shared, now_ms):
             shared.use.forget()  # all that is known is how it was without
         shared.use.note(
             Seen(
@@ -346,16 +349,16 @@ class AllocationManager(Service):
         )
 
     def _look_for_open(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
-        """What was blocked has given its share back: if it is open now, that is wanted at once."""
+        """What was blocked has given its allocation back: if it is open now, that is wanted at once."""
         row = self._machine.queue(queue)
-        if row is None or not row.ready or not self._lacks_share(self._policies.of(queue), shared, now_ms):
+        if row is None or not row.ready or not self._is_under_allocated(self._policies.of(queue), shared, now_ms):
             return
         shared.polled_ms = now_ms
         if self._handing_out.outlook(queue).is_open:
             shared.use.forget()
 
-    def _lacks_share(self, policy: QueuePolicy, shared: _Shared, now_ms: int) -> bool:
-        """Whether nothing can be handed out for want of a share."""
+    def _is_under_allocated(self, policy: EffectivePolicy, shared: _Shared, now_ms: int) -> bool:
+        """Whether nothing can be handed out for want of an allocation."""
         limits = policy.limits
         if limits.concurrency_max and not shared.limits[CONCURRENCY].holding.allowance(now_ms):
             return True
@@ -383,7 +386,7 @@ class AllocationManager(Service):
                 due.append(RATE)
         return due
 
-    def _slots(self, queue: bytes, policy: QueuePolicy, shared: _Shared) -> tuple[int, int]:
+    def _slots(self, queue: bytes, policy: EffectivePolicy, shared: _Shared) -> tuple[int, int]:
         """What is in use, and what could be: while there are any, some more than there are tasks, so that the next one
         need not wait; but no more than is enough, if that is known."""
         row = self._machine.queue(queue)
@@ -396,7 +399,7 @@ class AllocationManager(Service):
         wanted = uses + (0 if policy.paused else row.ready)
         return uses, wanted + 1 + wanted // 4 if wanted else 0
 
-    def _rate_demand(self, queue: bytes, policy: QueuePolicy, shared: _Shared, now_ms: int) -> int:
+    def _rate_demand(self, queue: bytes, policy: EffectivePolicy, shared: _Shared, now_ms: int) -> int:
         """All of the rate while tasks wait, or as much as is known to be enough; what was used of late, and as much
         again, while they do not."""
         row = self._machine.queue(queue)
@@ -412,7 +415,7 @@ class AllocationManager(Service):
         recent = claimed * 1_000_000 // max(1, now_ms - shared.counted_ms)
         return min(total, max(QUIET_RATE_MILLI, 2 * recent))
 
-    def _report(self, queue: bytes, shared: _Shared, what: str) -> pb.ShareReport:
+    def _report(self, queue: bytes, shared: _Shared, what: str) -> pb.AllocationReport:
         policy, now_ms, limit = self._policies.of(queue), self._now_ms(), shared.limits[what]
         if what == CONCURRENCY:
             uses, demand = self._slots(queue, policy, shared)
@@ -423,7 +426,7 @@ class AllocationManager(Service):
         report = limit.holding.report(uses, demand, now_ms)
         limit.asked_ms, limit.answered = now_ms, False
         limit.reported, limit.is_under_allocated = max(report.holds, uses), demand > 0
-        return pb.ShareReport(
+        return pb.AllocationReport(
             queue=queue.decode(), what=what, holds=report.holds, uses=report.uses, demand=report.demand,
             number=report.number,
         )  # fmt: skip
@@ -432,7 +435,7 @@ class AllocationManager(Service):
         """Reports are made when they are sent: their leases count from then."""
         dues = list(dues)
         while dues:
-            reports: list[pb.ShareReport] = []
+            reports: list[pb.AllocationReport] = []
             while dues and len(reports) + len(dues[-1][2]) <= REPORTS_MAX:
                 queue, shared, due = dues.pop()
                 reports += [self._report(queue, shared, what) for what in due]
@@ -447,21 +450,21 @@ class AllocationManager(Service):
             for grant in grants:
                 self._accept(grant, demands.get((grant.queue, grant.what), 0))
 
-    async def _ask_home(self, home: int, reports: list[pb.ShareReport]) -> Sequence[pb.ShareGrant]:
+    async def _ask_home(self, home: int, reports: list[pb.AllocationReport]) -> Sequence[pb.AllocationGrant]:
         if home == self._shard:
-            return await self._coordinator.deal(self._shard, reports)
-        return (await self._others.deal(home, self._shard, reports)).grants
+            return await self._coordinator.allocate(self._shard, reports, self)
+        return (await self._others.allocate(home, self._shard, reports)).grants
 
     def _note_silence(self, home: int, error: Exception) -> None:
         now_s = self._now_s()
         since_s = self._silent.setdefault(home, now_s)
         if since_s >= 0 and now_s - since_s >= SAID_SECONDS:
             self._silent[home] = -1.0
-            _log.warning("no_share", shard=self._shard, home=home, error=str(error) or type(error).__name__)
+            _log.warning("no_allocation", shard=self._shard, home=home, error=str(error) or type(error).__name__)
 
     # --- what was granted -------------------------------------------------------------------------------------
 
-    def _accept(self, grant: pb.ShareGrant, demand: int) -> None:
+    def _accept(self, grant: pb.AllocationGrant, demand: int) -> None:
         queue = grant.queue.encode()
         shared = self._queues.get(queue)
         limit = None if shared is None else shared.limits.get(grant.what)

@@ -11,8 +11,7 @@ from typing import Final
 from holdfast.machine.entries import Entry, decode
 from holdfast.machine.packing import DecodeError
 from holdfast.raft.codec import FrameError, encode_payload
-from holdfast.raft.messages import Entry as LogEntry
-from holdfast.raft.messages import Kind
+from holdfast.raft.messages import Kind, LogEntry
 from holdfast.serving.logs import get_logger
 
 ENTRIES_MAX: Final = 1024  # kept of one replica; what is more is decoded again

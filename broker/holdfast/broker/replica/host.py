@@ -16,7 +16,7 @@ from holdfast.broker.leader.clock_evidence import ClockEvidence, ClockFitness, G
 from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.broker.replica.commit_loop import CommitLoop, Message
-from holdfast.broker.replica.member_plan import Change, Step
+from holdfast.broker.replica.member_plan import MemberChange, Step
 from holdfast.broker.replica.probes import Probes
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.shard import Shard
@@ -26,7 +26,7 @@ from holdfast.machine.machine import Machine
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import LEADER, Timing
-from holdfast.raft.node_journal import NodeJournal, gone_of
+from holdfast.raft.node_journal import NodeJournal, tombstone_of
 from holdfast.serving.logs import get_logger
 from holdfast.serving.open_files import allow_many_files, files_per_state
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, not_leader, shard_not_found
@@ -81,7 +81,7 @@ class Host:
         context: NodeContext,
         data_dir: DataDir,
         log: NodeLog,
-        rounds: CommitLoop,
+        commit_loop: CommitLoop,
         source: TimeSource,
         evidence: ClockEvidence,
     ) -> None:
@@ -91,7 +91,7 @@ class Host:
         self._config = config
         self._state_dir = data_dir.state_dir
         self._log = log
-        self._rounds = rounds
+        self._commit_loop = commit_loop
         self._source = source
         self._cluster_view = cluster_view
         self._evidence = evidence  # what is known of the others' clocks
@@ -178,7 +178,7 @@ class Host:
 
     def has_had(self, number: int, group: int) -> bool:
         """Whether this node had a replica of this group and has deleted it."""
-        gone = gone_of(self._log, number)
+        gone = tombstone_of(self._log, number)
         return gone is not None and gone.group == group
 
     def found(self, number: int, group: int, voters: Sequence[str]) -> None:
@@ -218,7 +218,7 @@ class Host:
         number = replica.number
         self._dropping.add(number)
         try:
-            await self._rounds.forget(replica)
+            await self._commit_loop.forget(replica)
             await replica.shard.stop()
             await self.transfers.pop(number).close()
             del self.replicas[number], self.probes[number], self._clocks[number]
@@ -257,12 +257,12 @@ class Host:
         return RocksState(directories.state(name), memory=self._memory)
 
     def attach_all(self) -> None:
-        """Lets the rounds drive what was opened."""
+        """Lets the commit loop drive what was opened."""
         for replica in self.replicas.values():
             self._attach(replica)
 
     def _attach(self, replica: Replica) -> None:
-        """Gives a replica what needs the event loop, and lets the rounds drive it."""
+        """Gives a replica what needs the event loop, and lets the commit loop drive it."""
         number = replica.number
         self.transfers[number] = SnapshotTransfers(
             replica, self.directories_of(number), self, disk=self._context.disk, throttle=self.throttle,
@@ -270,7 +270,7 @@ class Host:
         )  # fmt: skip
         self.probes[number] = Probes(lambda: _state_of(replica).view(), self.note_damage, self._hashing)
         self._clocks[number] = _Clock(self._group_evidence(replica), ClockFitness(self._source))
-        self._rounds.attach(replica)
+        self._commit_loop.attach(replica)
 
     def _poll_clock(self, replica: Replica, may_lead: bool) -> None:
         """A node whose clock is off neither campaigns nor leads; whoever leads hands over first."""
@@ -298,14 +298,14 @@ class Host:
                 return
             try:
                 done.set_result(act())
-            except Exception as error:  # noqa: BLE001 - it is the caller's, and must not end the rounds
+            except Exception as error:  # noqa: BLE001 - it is the caller's, and must not end the commit loop
                 done.set_exception(error)
 
         replica.request(act_once)
-        self._rounds.wake(replica.number)
+        self._commit_loop.wake(replica.number)
         return await done
 
-    async def change_members(self, replica: Replica, change: Change, expected_version: int) -> None:
+    async def change_members(self, replica: Replica, change: MemberChange, expected_version: int) -> None:
         """Changes the members of a shard that this node leads; returns once that is committed. Raises
         `ChangeRefusedError`, or `OutcomeUnknownError` if it leads no more."""
 
@@ -454,7 +454,7 @@ class Host:
         return held_index
 
     def send_snapshot_message(self, to: str, message: Message) -> None:
-        self._rounds.wire.send(to, [message])
+        self._commit_loop.wire.send(to, [message])
 
     def state_replaced(self, number: int) -> None:
         """A snapshot took the place of a state."""
@@ -478,7 +478,7 @@ class Host:
         )
 
     def wake(self, number: int) -> None:
-        self._rounds.wake(number)
+        self._commit_loop.wake(number)
 
     def leading_changed(self, number: int, leads: bool) -> None:
         self.leaders_changed.set()

@@ -25,7 +25,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemberChange:
     step: Step
     replica: str
 
@@ -36,7 +36,7 @@ def next_change(
     has_caught_up: Callable[[str], bool],
     desired: Collection[str] | None = None,
     me: str = "",
-) -> Change | None:
+) -> MemberChange | None:
     """`present` has the identity of each node that is there, by its name; `desired` the names of those that should be
     members, all that are there if not given, and then nobody is removed for not being among them. `me` is removed
     last, because the leader has to hand over first.
@@ -47,14 +47,14 @@ def next_change(
     for learner in now.learners:
         is_unwanted = desired is not None and name_of(learner) not in wanted
         if is_unwanted or present.get(name_of(learner), learner) != learner:
-            return Change(Step.REMOVE, learner)  # or it lost its disk before it ever voted
+            return MemberChange(Step.REMOVE, learner)  # or it lost its disk before it ever voted
     for learner in now.learners:
         if has_caught_up(learner) and name_of(learner) in present:
             former = [voter for voter in now.voters if name_of(voter) == name_of(learner)]
-            return Change(Step.REMOVE, former[0]) if former else Change(Step.PROMOTE, learner)
+            return MemberChange(Step.REMOVE, former[0]) if former else MemberChange(Step.PROMOTE, learner)
     for name, identity in sorted(present.items()):
         if name in wanted and identity not in now.members:
-            return Change(Step.ADD, identity)
+            return MemberChange(Step.ADD, identity)
     if desired is not None and wanted <= {name_of(voter) for voter in now.voters}:
         live = {
             voter
@@ -67,5 +67,5 @@ def next_change(
             is_majority = 2 * len(live) > len(now.voters)
             unwanted = [voter for voter in unwanted if voter != me and name_of(voter) not in present and is_majority]
         if unwanted:
-            return Change(Step.REMOVE, min(unwanted, key=lambda voter: (voter in live, voter == me, voter)))
+            return MemberChange(Step.REMOVE, min(unwanted, key=lambda voter: (voter in live, voter == me, voter)))
     return None

@@ -8,7 +8,7 @@ that was staged after the sync began can count as durable. Who leads, the replic
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.raft.messages import Configuration, Entry
+from holdfast.raft.messages import Configuration, LogEntry
 
 
 class Replicator(Protocol):
@@ -43,7 +43,7 @@ class Replicator(Protocol):
         """Appends to the log, in memory only; the index, or None if proposals are not taken."""
         ...
 
-    def committed(self, entries_max: int) -> Sequence[Entry]:
+    def committed(self, entries_max: int) -> Sequence[LogEntry]:
         """The next committed entries to apply, in order."""
         ...
 

@@ -19,7 +19,6 @@ from holdfast.broker.leader.roles import NodeContext
 from holdfast.broker.leader.stats import Stats
 from holdfast.broker.leader.suspects import RunDry
 from holdfast.broker.policy.policies import POLICY_BYTES_MAX, Policies
-from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.replica.decoded_entries import DecodedEntries
 from holdfast.broker.replica.read_barrier import ReadBarrier
 from holdfast.broker.replica.replication import Replicator
@@ -32,8 +31,8 @@ from holdfast.machine.outcomes import Changed, Claimed, Outcome
 from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
-from holdfast.raft.messages import Entry as LogEntry
-from holdfast.raft.messages import Kind
+from holdfast.proto.v1 import broker_calls_pb2 as pb
+from holdfast.raft.messages import Kind, LogEntry
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 from holdfast.storage.rocksdb import StateFullError
 
@@ -91,7 +90,7 @@ class Shard:
     # --- life -------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Refuses new work and sends everyone who waits home; what is on its way is finished."""
+        """Refuses new work and cancels waiters; what is on its way is finished."""
         self._draining = True
         if self._leading is not None:
             self._leading.drain()
@@ -468,10 +467,9 @@ class Shard:
             raise RefusedError(rejection.code, rejection.message, field="task_id")
         return task
 
-    @property
-    def coordinator(self) -> QuotaCoordinator:
-        """Deals the limits of queues whose home is here; refuses if this node does not lead."""
-        return self._leads().coordinator
+    async def allocate(self, source: int, reports: Sequence[pb.AllocationReport]) -> list[pb.AllocationGrant]:
+        """Allocates limits of queues whose home is here to another shard; refuses if this node does not lead."""
+        return await self._leads().allocate(source, reports)
 
     def settings_reported(self, queue: bytes, version: int) -> None:
         """Another node knows this version of the queue's settings: see settings_guard.py."""

@@ -8,5 +8,5 @@ subqueues.py       turns of tenants, and of limit keys within a tenant
 round_robin.py     turns among any number of names
 oldest.py          the ready tasks of a queue by age
 limiter.py         what may be claimed now: pauses, caps, rates
-allocation_use.py  what a shard makes of its share while tasks wait
+allocation_use.py  what a shard makes of its allocation while tasks wait
 """

@@ -1,7 +1,7 @@
-"""What a shard makes of its share of a queue while tasks wait there.
+"""What a shard makes of its allocation of a queue while tasks wait there.
 
 Tasks that wait do not mean that the shard could hand out more: limits of tenants or keys may hold them up, or nobody
-may ask for them here. A share is wanted for more than it was used only while the share itself is what holds tasks up.
+may ask for them here. More than was used is wanted only while the allocation itself is what holds tasks up.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from typing import NamedTuple
 EVERY_MS = 450  # between what is noted: each look of the manager that nobody woke
 SEEN = 5
 SPAN_MS = 1800  # what is noted says nothing before it is about so long a time
-HELD_UP_LEAST = 2  # times of these, and the share is too small; one alone may be a moment between two tasks
+HELD_UP_LEAST = 2  # times of these, and the allocation is too small; one alone may be a moment between two tasks
 SPARE_PERCENT = 10  # of a rate, over what was used of it: tasks do not come evenly
 UNUSED_PART = 20  # of a rate is kept, at most one of so many, where tasks could be handed out and nobody asks for them
 NOW_AND_THEN_MILLI = 3000  # of a rate is wanted, at most, where somebody asks only now and then and finds too little
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     claimed_total: int
     in_use: int  # at most, since the look before
     is_open: bool
-    slots_hold_up: bool  # somebody asks for a task that would be handed out, were it not for the share of the cap
+    slots_hold_up: bool  # somebody asks for a task that would be handed out, were it not for the allocation of the cap
     rate_holds_up: bool
     was_asked: bool = True  # somebody asked for tasks, since the look before
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from holdfast.broker.policy.policies import Limits, QueuePolicy, TenantPolicy
+from holdfast.broker.policy.policies import EffectivePolicy, EffectiveTenantPolicy, Limits
 from holdfast.broker.scheduler.lines import Names, ReadyRef
 from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
 from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
@@ -48,23 +48,23 @@ class Rules:
     oldest_share_percent: int
     concurrency_max: int | None  # of the queue; None: no cap
     rate: Rate | None
-    is_dealt: bool  # the rate is this shard's share of one
+    is_allocated: bool  # the rate is this shard's allocation of one
     limits: Limits  # of tenants and limit keys
     limited: bool  # there is something to look at before a claim
     weights: Mapping[bytes, int]  # of the tenants whose turns are longer than one task
     tenants_limited: bool  # some tenant may be closed
     tenants_rated: bool  # some tenant has a rate
     keys_limited: bool
-    tenant: TenantPolicy  # of those that have none of their own
+    tenant: EffectiveTenantPolicy  # of those that have none of their own
     rates_since_ms: int  # levels of buckets from before say nothing any more
 
     @staticmethod
-    def of(policy: QueuePolicy, allowance: Allowance) -> "Rules":
+    def of(policy: EffectivePolicy, allowance: Allowance) -> "Rules":
         limits = _parts_of_tenants(policy.limits, allowance.tenants)
         concurrency_max, rate = limits.concurrency_max or None, limits.rate
         concurrency_max = concurrency_max if allowance.concurrency is None else allowance.concurrency
         rate = rate if allowance.rate is None else allowance.rate
-        tenant = TenantPolicy(1, limits.tenant_concurrency_max, limits.tenant_rate)
+        tenant = EffectiveTenantPolicy(1, limits.tenant_concurrency_max, limits.tenant_rate)
         tenants = (tenant, *limits.tenants.values())
         return Rules(
             policy.paused,
@@ -98,7 +98,9 @@ def _parts_of_tenants(limits: Limits, part: Part) -> Limits:
         tenant_concurrency_max=cap_part(limits.tenant_concurrency_max, part),
         tenant_rate=rate_part(limits.tenant_rate, part),
         tenants={
-            name: TenantPolicy(tenant.weight, cap_part(tenant.concurrency_max, part), rate_part(tenant.rate, part))
+            name: EffectiveTenantPolicy(
+                tenant.weight, cap_part(tenant.concurrency_max, part), rate_part(tenant.rate, part)
+            )
             for name, tenant in limits.tenants.items()
         },
     )
@@ -376,8 +378,8 @@ class Limiters:
         bucket = limiter.bucket
         if bucket is None:
             level = self._stored_level(limiter)
-            if limiter is self._of_queue and self.rules.is_dealt:
-                # Others may have had the share until now. So it is not full, nor has it gained anything meanwhile.
+            if limiter is self._of_queue and self.rules.is_allocated:
+                # Others may have had the allocation until now. So it is not full, nor has it gained anything meanwhile.
                 level = Level(0 if level is None else level.level_micro, now_ms)
             bucket = limiter.bucket = Bucket(rate, level)
         elif bucket.rate is not rate:

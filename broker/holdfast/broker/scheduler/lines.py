@@ -94,7 +94,7 @@ class Line:
             self.refill_tasks = SUBQUEUE_REFILL_TASKS
 
 
-class Room:
+class LinesBudget:
     """How many more tasks the lines of all queues together may hold, beyond what each has for itself."""
 
     __slots__ = ("left",)
@@ -110,12 +110,12 @@ class Lines:
     are long, each holds less, and what is not held is read when its turn comes.
     """
 
-    __slots__ = ("_held", "_room", "_rows", "_tasks_most", "claiming", "size", "suspects", "tasks_max", "withdrawn")
+    __slots__ = ("_budget", "_held", "_rows", "_tasks_most", "claiming", "size", "suspects", "tasks_max", "withdrawn")
 
-    def __init__(self, rows: Rows, tasks_most: int, room: Room) -> None:
+    def __init__(self, rows: Rows, tasks_most: int, budget: LinesBudget) -> None:
         self._rows = rows
         self._tasks_most = tasks_most  # whatever room there is
-        self._room = room
+        self._budget = budget
         self.tasks_max = min(tasks_most, ROOM_STEP_TASKS)  # that may be held at present
         self.size = 0  # tasks held in the lines
         self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
@@ -140,8 +140,8 @@ class Lines:
 
     def _grow(self, tasks: int) -> bool:
         """Takes room for so many; False if there is none."""
-        step = min(ROOM_STEP_TASKS, self._tasks_most - self.tasks_max, self._room.left)
-        self._room.left -= step
+        step = min(ROOM_STEP_TASKS, self._tasks_most - self.tasks_max, self._budget.left)
+        self._budget.left -= step
         self.tasks_max += step
         return tasks <= self.tasks_max
 
@@ -154,7 +154,7 @@ class Lines:
         spare = self.tasks_max - self.size
         if spare > 2 * ROOM_STEP_TASKS or not self.size:
             given = min(self.room_taken, spare - ROOM_STEP_TASKS if self.size else spare)
-            self._room.left += given
+            self._budget.left += given
             self.tasks_max -= given
 
     def head(self, line: Line) -> Place | None:

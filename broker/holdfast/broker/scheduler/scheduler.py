@@ -13,10 +13,10 @@ older ones are blocked that the oldest open one is not found, those picks go to 
 import heapq
 from collections.abc import Callable, Iterable
 
-from holdfast.broker.policy.policies import QueuePolicy
+from holdfast.broker.policy.policies import EffectivePolicy
 from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance, Limiters, Name, Rules
-from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, ReadyRef, Room
+from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, LinesBudget, ReadyRef
 from holdfast.broker.scheduler.oldest import OldestReadyIndex
 from holdfast.broker.scheduler.picks import Pick, Picked
 from holdfast.broker.scheduler.round_robin import CacheBudget
@@ -56,7 +56,7 @@ class Scheduler:
         self,
         machine: Machine,
         *,
-        policy_of: Callable[[bytes], QueuePolicy],
+        policy_of: Callable[[bytes], EffectivePolicy],
         now_ms: Callable[[], int],
         window_tasks_max: int,
         allowance: Callable[[bytes], Allowance] = lambda _queue: OWN_LIMITS,
@@ -70,7 +70,7 @@ class Scheduler:
         self._allowance = allowance
         self._wake_at = wake_at
         self._windows: dict[bytes, Window] = {}
-        self._room = Room(FULL_WINDOWS * window_tasks_max)
+        self._lines_budget = LinesBudget(FULL_WINDOWS * window_tasks_max)
         self._cache_budget = CacheBudget(IDLE_CACHED_MAX)
         self._wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
         self.unfinished: set[bytes] = set()  # queues whose last pick stopped looking before it had seen all
@@ -393,7 +393,7 @@ class Scheduler:
     def reset(self) -> None:
         """Throws everything away, claims on their way included: their entries will never be applied."""
         self._windows.clear()
-        self._count_room()
+        self._count_lines_budget()
         self._wakes.clear()
         self.unfinished.clear()
 
@@ -426,8 +426,8 @@ class Scheduler:
             return None
         if len(self._windows) >= WINDOWS_MAX:
             self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
-            self._count_room()
-        lines = Lines(self._reader, self._window_tasks_max, self._room)
+            self._count_lines_budget()
+        lines = Lines(self._reader, self._window_tasks_max, self._lines_budget)
         shared_state = SharedState(
             self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._cache_budget
         )
@@ -451,10 +451,10 @@ class Scheduler:
         )
         return window
 
-    def _count_room(self) -> None:
+    def _count_lines_budget(self) -> None:
         """After windows were thrown away."""
         taken = sum(window.lines.room_taken for window in self._windows.values())
-        self._room.left = FULL_WINDOWS * self._window_tasks_max - taken
+        self._lines_budget.left = FULL_WINDOWS * self._window_tasks_max - taken
 
     def _rules(self, queue: bytes) -> Rules:
         return Rules.of(self._policy_of(queue), self._allowance(queue))

@@ -16,7 +16,7 @@ from holdfast.machine.rows import (
     REQUEST_ID_CONFLICT,
     Dedup,
     Execution,
-    Report,
+    TaskReport,
 )
 from holdfast.machine.transitions import arm_start_by, enter_dead, enter_waiting, join_ready_line
 
@@ -56,7 +56,7 @@ def accept_dead(draft: Draft, new: NewTask, known: Dedup, keep_ms: int) -> Accep
     somebody to decide. It has no part in the id, also once it is retried."""
     task_id, task = _new_execution(draft, new)
     draft.meta.next_sequence += 1  # the id used it up
-    draft.put(keys.report(task_id), Report(REPORT_CONFLICT, known.task_id).encode())
+    draft.put(keys.report(task_id), TaskReport(REPORT_CONFLICT, known.task_id).encode())
     enter_dead(draft, task_id, task, REQUEST_ID_CONFLICT, draft.now_ms + keep_ms)
     _count(draft, new.queue)
     return Accepted(task_id, False, DEAD)

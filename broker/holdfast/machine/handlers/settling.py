@@ -28,7 +28,7 @@ from holdfast.machine.rows import (
     SUCCEEDED,
     Execution,
     Recent,
-    Report,
+    TaskReport,
 )
 from holdfast.machine.transitions import (
     clear,
@@ -133,7 +133,7 @@ def _fail_one(draft: Draft, item: FailItem, entry: Fail) -> Outcome:
         return _refuse(task) if answer is None else Failed(answer.state, answer.retry_at_ms)
     task.failures += 1
     draft.queue(task.queue).failed_total += 1
-    draft.put(keys.report(item.task_id), Report(REPORT_ERROR, item.error).encode())
+    draft.put(keys.report(item.task_id), TaskReport(REPORT_ERROR, item.error).encode())
     note_attempt(draft, item.task_id, task, ATTEMPT_FAILED, item.brief)
     clear(draft, task)
     if task.cancel_requested:

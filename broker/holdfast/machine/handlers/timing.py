@@ -17,7 +17,7 @@ from holdfast.machine.rows import (
     RETRY_PENDING,
     TTL_PASSED,
     Execution,
-    Report,
+    TaskReport,
 )
 from holdfast.machine.transitions import (
     become_suspect,
@@ -62,7 +62,7 @@ def _note_expiry(draft: Draft, item: ExpireItem, task: Execution) -> None:
         task.failures += 1
         queue.failed_total += 1
     if item.error:
-        draft.put(keys.report(item.task_id), Report(REPORT_ERROR, item.error).encode())
+        draft.put(keys.report(item.task_id), TaskReport(REPORT_ERROR, item.error).encode())
     note_attempt(draft, item.task_id, task, item.how, item.brief)
 
 
@@ -93,6 +93,6 @@ def _ttl_expire_one(draft: Draft, task_id: bytes, entry: TtlExpire) -> Outcome:
     waits = task.state in (READY, DELAYED, RETRY_PENDING)
     if not waits or not task.start_by_ms or task.start_by_ms > draft.now_ms:
         return not_expired()
-    draft.put(keys.report(task_id), Report(REPORT_ERROR, entry.error).encode())
+    draft.put(keys.report(task_id), TaskReport(REPORT_ERROR, entry.error).encode())
     enter_dead(draft, task_id, task, TTL_PASSED, draft.now_ms + entry.dead_keep_ms)
     return Moved(task.state)

@@ -11,7 +11,7 @@ from holdfast.cli.cluster_calls import Overview
 from holdfast.cli.commands import repeating
 from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, group, print_problems
 from holdfast.cli.commands.shared import time_limit_s as _time
-from holdfast.cli.local_clusters import LocalFailed, Report
+from holdfast.cli.local_clusters import LocalCluster, LocalFailed
 from holdfast.cli.problems import ExitCode, Problem, not_current, problem_of, shards_missing
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 from holdfast.client.app import ADDRESS_VARIABLE
@@ -223,7 +223,7 @@ def cluster_up(
     return ExitCode.OK
 
 
-def _print_report(report: Report, directory: Path) -> None:
+def _print_report(report: LocalCluster, directory: Path) -> None:
     is_new = any(server.is_new for server in report.servers)
     output.print_line("The cluster is up." if is_new else "The cluster runs already.")
     rows = []
@@ -241,7 +241,7 @@ def _print_report(report: Report, directory: Path) -> None:
     output.print_line(f"Stop it:      holdfast cluster down{where}")
 
 
-def _report_json(report: Report) -> dict[str, object]:
+def _report_json(report: LocalCluster) -> dict[str, object]:
     return {
         "dir": str(report.directory),
         "address": report.router.address,

@@ -25,7 +25,7 @@ from holdfast.cli.commands.shared import (
     print_problem,
     with_options,
 )
-from holdfast.cli.dead_letters import Action, Report, Verb
+from holdfast.cli.dead_letters import Action, Tally, Verb
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of, usage
 from holdfast.client import DeadLetterFilter
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
@@ -281,7 +281,7 @@ class _Run:
 
 def _act(action: Action, which: _Which, run: _Run) -> int:
     which.check()
-    report = Report()
+    report = Tally()
     try:
         if which.queue is not None:
             if not _act_on_all(action, which.queue, which.where, run, report) and not run.as_json:
@@ -297,7 +297,7 @@ def _act(action: Action, which: _Which, run: _Run) -> int:
     return _exit_code(report, as_json=run.as_json)
 
 
-def _act_on_named(action: Action, named: list[str], run: _Run, report: Report) -> None:
+def _act_on_named(action: Action, named: list[str], run: _Run, report: Tally) -> None:
     if run.dry_run:
         dead_letters.look_at(run.address, run.timeout_s, named, report)
         return
@@ -306,7 +306,7 @@ def _act_on_named(action: Action, named: list[str], run: _Run, report: Report) -
     dead_letters.act_on(run.address, run.timeout_s, action, named, report)
 
 
-def _act_on_all(action: Action, queue: str, where: DeadLetterFilter, run: _Run, report: Report) -> bool:
+def _act_on_all(action: Action, queue: str, where: DeadLetterFilter, run: _Run, report: Tally) -> bool:
     """Whether there were any. How many fit a filter is known only when all have been looked at."""
     letters = dead_letters.count(run.address, run.timeout_s, queue)
     if not letters:
@@ -336,7 +336,7 @@ def _confirm(action: Action, which: str) -> None:
     confirm(f"{action.verb.name.lower()} {which}", warning=warning)
 
 
-def _print_report(verb: Verb, queue: str | None, report: Report, run: _Run) -> None:
+def _print_report(verb: Verb, queue: str | None, report: Tally, run: _Run) -> None:
     if run.as_json:
         records.print_json(records.dead_letter_report_json(verb.value, queue, report, dry_run=run.dry_run))
         return
@@ -348,7 +348,7 @@ def _print_report(verb: Verb, queue: str | None, report: Report, run: _Run) -> N
     output.print_line(f"{report.done:,} {letters}{whose} {done}{failed}{unknown}.")
 
 
-def _exit_code(report: Report, *, as_json: bool) -> int:
+def _exit_code(report: Tally, *, as_json: bool) -> int:
     """Says what failed. If nothing at all was done, the code is that of the problem; otherwise it was done in part."""
     code = ExitCode.OK
     for task_id, refusal in report.failures:

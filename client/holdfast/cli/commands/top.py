@@ -54,7 +54,7 @@ def top(
     return print_problems(problems, as_json=as_json)
 
 
-def _print(seen: looks.Look, sort: str, limit: int, *, as_json: bool) -> None:
+def _print(seen: looks.TopView, sort: str, limit: int, *, as_json: bool) -> None:
     if as_json:
         records.print_json(looks.look_json(seen, sort, limit), at_once=True)
     else:

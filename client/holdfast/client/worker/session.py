@@ -63,7 +63,7 @@ class WorkerTask(Handler, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SessionSettings:
     """What a run needs to know of its worker."""
 
     name: str
@@ -90,7 +90,7 @@ class Session:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SessionSettings,
         client: AsyncClient,
         stop: StopRequest,
         *,

@@ -16,7 +16,7 @@ from holdfast.client._options import limit_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import Holdfast
 from holdfast.client.worker.ops import OpsServer
-from holdfast.client.worker.session import Session, Settings, WorkerReport
+from holdfast.client.worker.session import Session, SessionSettings, WorkerReport
 from holdfast.client.worker.stopping import StopRequest
 
 log = logging.getLogger("holdfast.worker")
@@ -72,7 +72,7 @@ class Worker:
             if limit is not None:
                 whole(f"queues[{queue!r}]", limit, 1, CONCURRENCY_MAX)
         queues_all: dict[str, int | None] = dict.fromkeys(task.queue for task in app.tasks.values())
-        self._settings = Settings(
+        self._settings = SessionSettings(
             # Unique: the server counts claims by it, and answers repeated questions by it.
             name=name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
             address=check_address(address or app.address),

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from holdfast.proto.v1 import tasks_pb2 as holdfast_dot_proto_dot_v1_dot_tasks__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$holdfast/proto/v1/broker_calls.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/tasks.proto\"M\n\rOutboxMessage\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x1b.holdfast.proto.v1.TaskSpec\x12\x11\n\trun_at_ms\x18\x02 \x01(\x03\"\xc2\x01\n\x13ReceiveTasksRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12\x1a\n\x12source_incarnation\x18\x04 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x05 \x01(\x03\x12\x32\n\x08messages\x18\x06 \x03(\x0b\x32 .holdfast.proto.v1.OutboxMessage\"(\n\x14ReceiveTasksResponse\x12\x10\n\x08received\x18\x01 \x01(\x03\"x\n\x0bShareReport\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05holds\x18\x03 \x01(\x03\x12\x0c\n\x04uses\x18\x04 \x01(\x03\x12\x0e\n\x06\x64\x65mand\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\"\x7f\n\nShareGrant\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x61mount\x18\x03 \x01(\x03\x12\x10\n\x08lease_ms\x18\x04 \x01(\x03\x12\x11\n\tunlimited\x18\x05 \x01(\x08\x12\x0e\n\x06number\x18\x06 \x01(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\"\x89\x01\n\x11\x44\x65\x61lSharesRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12/\n\x07reports\x18\x04 \x03(\x0b\x32\x1e.holdfast.proto.v1.ShareReport\"C\n\x12\x44\x65\x61lSharesResponse\x12-\n\x06grants\x18\x01 \x03(\x0b\x32\x1d.holdfast.proto.v1.ShareGrant\"@\n\x13SettingsNewsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x03\".\n\x0cQueueVersion\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\"G\n\x14SettingsNewsResponse\x12/\n\x06queues\x18\x01 \x03(\x0b\x32\x1f.holdfast.proto.v1.QueueVersionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$holdfast/proto/v1/broker_calls.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/tasks.proto\"M\n\rOutboxMessage\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x1b.holdfast.proto.v1.TaskSpec\x12\x11\n\trun_at_ms\x18\x02 \x01(\x03\"\xc2\x01\n\x13ReceiveTasksRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12\x1a\n\x12source_incarnation\x18\x04 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x05 \x01(\x03\x12\x32\n\x08messages\x18\x06 \x03(\x0b\x32 .holdfast.proto.v1.OutboxMessage\"(\n\x14ReceiveTasksResponse\x12\x10\n\x08received\x18\x01 \x01(\x03\"}\n\x10\x41llocationReport\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05holds\x18\x03 \x01(\x03\x12\x0c\n\x04uses\x18\x04 \x01(\x03\x12\x0e\n\x06\x64\x65mand\x18\x05 \x01(\x03\x12\x0e\n\x06number\x18\x06 \x01(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\"\x84\x01\n\x0f\x41llocationGrant\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x61mount\x18\x03 \x01(\x03\x12\x10\n\x08lease_ms\x18\x04 \x01(\x03\x12\x11\n\tunlimited\x18\x05 \x01(\x08\x12\x0e\n\x06number\x18\x06 \x01(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\"\x8c\x01\n\x0f\x41llocateRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x19\n\x11\x64\x65stination_shard\x18\x02 \x01(\x03\x12\x14\n\x0csource_shard\x18\x03 \x01(\x03\x12\x34\n\x07reports\x18\x04 \x03(\x0b\x32#.holdfast.proto.v1.AllocationReport\"F\n\x10\x41llocateResponse\x12\x32\n\x06grants\x18\x01 \x03(\x0b\x32\".holdfast.proto.v1.AllocationGrant\"@\n\x13SettingsNewsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x03\".\n\x0cQueueVersion\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\"G\n\x14SettingsNewsResponse\x12/\n\x06queues\x18\x01 \x03(\x0b\x32\x1f.holdfast.proto.v1.QueueVersionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,18 +38,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECEIVETASKSREQUEST']._serialized_end=364
   _globals['_RECEIVETASKSRESPONSE']._serialized_start=366
   _globals['_RECEIVETASKSRESPONSE']._serialized_end=406
-  _globals['_SHAREREPORT']._serialized_start=408
-  _globals['_SHAREREPORT']._serialized_end=528
-  _globals['_SHAREGRANT']._serialized_start=530
-  _globals['_SHAREGRANT']._serialized_end=657
-  _globals['_DEALSHARESREQUEST']._serialized_start=660
-  _globals['_DEALSHARESREQUEST']._serialized_end=797
-  _globals['_DEALSHARESRESPONSE']._serialized_start=799
-  _globals['_DEALSHARESRESPONSE']._serialized_end=866
-  _globals['_SETTINGSNEWSREQUEST']._serialized_start=868
-  _globals['_SETTINGSNEWSREQUEST']._serialized_end=932
-  _globals['_QUEUEVERSION']._serialized_start=934
-  _globals['_QUEUEVERSION']._serialized_end=980
-  _globals['_SETTINGSNEWSRESPONSE']._serialized_start=982
-  _globals['_SETTINGSNEWSRESPONSE']._serialized_end=1053
+  _globals['_ALLOCATIONREPORT']._serialized_start=408
+  _globals['_ALLOCATIONREPORT']._serialized_end=533
+  _globals['_ALLOCATIONGRANT']._serialized_start=536
+  _globals['_ALLOCATIONGRANT']._serialized_end=668
+  _globals['_ALLOCATEREQUEST']._serialized_start=671
+  _globals['_ALLOCATEREQUEST']._serialized_end=811
+  _globals['_ALLOCATERESPONSE']._serialized_start=813
+  _globals['_ALLOCATERESPONSE']._serialized_end=883
+  _globals['_SETTINGSNEWSREQUEST']._serialized_start=885
+  _globals['_SETTINGSNEWSREQUEST']._serialized_end=949
+  _globals['_QUEUEVERSION']._serialized_start=951
+  _globals['_QUEUEVERSION']._serialized_end=997
+  _globals['_SETTINGSNEWSRESPONSE']._serialized_start=999
+  _globals['_SETTINGSNEWSRESPONSE']._serialized_end=1070
 # @@protoc_insertion_point(module_scope)

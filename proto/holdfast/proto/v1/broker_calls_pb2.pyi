@@ -37,7 +37,7 @@ class ReceiveTasksResponse(_message.Message):
     received: int
     def __init__(self, received: _Optional[int] = ...) -> None: ...
 
-class ShareReport(_message.Message):
+class AllocationReport(_message.Message):
     __slots__ = ("queue", "what", "holds", "uses", "demand", "number", "version")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
@@ -55,7 +55,7 @@ class ShareReport(_message.Message):
     version: int
     def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., holds: _Optional[int] = ..., uses: _Optional[int] = ..., demand: _Optional[int] = ..., number: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
-class ShareGrant(_message.Message):
+class AllocationGrant(_message.Message):
     __slots__ = ("queue", "what", "amount", "lease_ms", "unlimited", "number", "version")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
@@ -73,7 +73,7 @@ class ShareGrant(_message.Message):
     version: int
     def __init__(self, queue: _Optional[str] = ..., what: _Optional[str] = ..., amount: _Optional[int] = ..., lease_ms: _Optional[int] = ..., unlimited: bool = ..., number: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
-class DealSharesRequest(_message.Message):
+class AllocateRequest(_message.Message):
     __slots__ = ("cluster_id", "destination_shard", "source_shard", "reports")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     DESTINATION_SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -82,14 +82,14 @@ class DealSharesRequest(_message.Message):
     cluster_id: str
     destination_shard: int
     source_shard: int
-    reports: _containers.RepeatedCompositeFieldContainer[ShareReport]
-    def __init__(self, cluster_id: _Optional[str] = ..., destination_shard: _Optional[int] = ..., source_shard: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[ShareReport, _Mapping]]] = ...) -> None: ...
+    reports: _containers.RepeatedCompositeFieldContainer[AllocationReport]
+    def __init__(self, cluster_id: _Optional[str] = ..., destination_shard: _Optional[int] = ..., source_shard: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[AllocationReport, _Mapping]]] = ...) -> None: ...
 
-class DealSharesResponse(_message.Message):
+class AllocateResponse(_message.Message):
     __slots__ = ("grants",)
     GRANTS_FIELD_NUMBER: _ClassVar[int]
-    grants: _containers.RepeatedCompositeFieldContainer[ShareGrant]
-    def __init__(self, grants: _Optional[_Iterable[_Union[ShareGrant, _Mapping]]] = ...) -> None: ...
+    grants: _containers.RepeatedCompositeFieldContainer[AllocationGrant]
+    def __init__(self, grants: _Optional[_Iterable[_Union[AllocationGrant, _Mapping]]] = ...) -> None: ...
 
 class SettingsNewsRequest(_message.Message):
     __slots__ = ("cluster_id", "after_version")

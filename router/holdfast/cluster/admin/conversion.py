@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.cluster.admin.handovers import HandoverView
 from holdfast.cluster.map.partition_map import PartitionMap
-from holdfast.cluster.map.policy import TENANT_LIMITS, PolicyValue, QueuePolicy, TenantPolicy
+from holdfast.cluster.map.policy import TENANT_LIMITS, PolicyRecord, PolicyValue, TenantRecord
 from holdfast.cluster.map.queues import Home, Pin, Placement, QueueChange, Spread
 from holdfast.cluster.map.records import (
     Handover,
@@ -51,13 +51,13 @@ def fill_route(message: pb.QueueRoute, route: QueueRoute) -> None:
     message.drained.extend(route.drained)
 
 
-def policy_message(policy: QueuePolicy) -> pb.QueuePolicy:
+def policy_message(policy: PolicyRecord) -> pb.QueuePolicy:
     """As it stands on the wire, and in the log of a shard."""
     return pb.QueuePolicy(**policy.given())  # type: ignore[arg-type]  # each as its field is
 
 
-def policy_of(message: pb.QueuePolicy) -> QueuePolicy:
-    return QueuePolicy(**_given(message))  # type: ignore[arg-type]  # each as its field is
+def policy_of(message: pb.QueuePolicy) -> PolicyRecord:
+    return PolicyRecord(**_given(message))  # type: ignore[arg-type]  # each as its field is
 
 
 def queue_settings(queue: str, record: QueueRecord | None, version: int, shard_count: int) -> pb.QueueSettings:
@@ -106,9 +106,9 @@ def _given(policy: pb.QueuePolicy) -> dict[str, PolicyValue]:
     return given
 
 
-def _tenant(message: pb.TenantPolicy) -> TenantPolicy:
+def _tenant(message: pb.TenantPolicy) -> TenantRecord:
     given = {name: getattr(message, name) for name in TENANT_LIMITS if message.HasField(name)}
-    return TenantPolicy(tenant=message.tenant, **given)
+    return TenantRecord(tenant=message.tenant, **given)
 
 
 def _placement(request: pb.SetQueueRequest) -> Placement | None:

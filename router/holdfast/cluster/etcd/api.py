@@ -61,7 +61,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     row: Row  # of a delete: key and mod_revision only
     is_delete: bool
 
@@ -71,7 +71,7 @@ class Changes:
     """The next part of a watch; it may be empty, which says only how far etcd has come."""
 
     revision: int  # all changes up to and with this revision have been told
-    changes: list[Change]
+    changes: list[RowChange]
     # The connection is another one, and it had no changes to tell yet. If etcd was set back to a backup meanwhile, and
     # has passed this revision again, then what was told before it is not what etcd has: numbers alone do not show it.
     is_resumed: bool = False

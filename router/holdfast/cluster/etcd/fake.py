@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from holdfast.cluster.etcd.api import (
     COMMIT_BYTES_MAX,
     COMMIT_OPERATIONS_MAX,
-    Change,
     Changes,
     Committed,
     CompactedError,
@@ -23,6 +22,7 @@ from holdfast.cluster.etcd.api import (
     OutcomeUnknownError,
     Put,
     Row,
+    RowChange,
     Snapshot,
     Unchanged,
 )
@@ -48,7 +48,7 @@ class FakeEtcd:
         self._rows: dict[bytes, Row] = {}
         self._leases: dict[int, _Lease] = {}
         self._leases_granted = 0
-        self._history: dict[int, list[Change]] = {}  # by revision; compaction only closes it to watches that begin
+        self._history: dict[int, list[RowChange]] = {}  # by revision; compaction only closes it to watches that begin
         self._compacted = 0
         self._is_up = True
         self._outages = 0  # by which a watch knows that it has lost its connection
@@ -168,11 +168,11 @@ class FakeEtcd:
         """Forget the history before a revision, or all of it; watches that are under way do not notice."""
         self._compacted = self.revision if revision is None else revision
 
-    def save(self) -> tuple[int, dict[bytes, Row], dict[int, list[Change]]]:
+    def save(self) -> tuple[int, dict[bytes, Row], dict[int, list[RowChange]]]:
         """A backup."""
         return self.revision, dict(self._rows), dict(self._history)
 
-    def restore(self, backup: tuple[int, dict[bytes, Row], dict[int, list[Change]]]) -> None:
+    def restore(self, backup: tuple[int, dict[bytes, Row], dict[int, list[RowChange]]]) -> None:
         """All is as it was then, revisions too. Connections are lost; leases live on."""
         self.revision, rows, history = backup
         self._rows, self._history = dict(rows), dict(history)
@@ -233,9 +233,9 @@ class FakeEtcd:
                 self._rows[change.key] = row
                 if change.lease:
                     self._leases[change.lease].keys.add(change.key)
-                happened.append(Change(row, is_delete=False))
+                happened.append(RowChange(row, is_delete=False))
             elif before is not None:
-                happened.append(Change(Row(change.key, b"", 0, revision, 0), is_delete=True))
+                happened.append(RowChange(Row(change.key, b"", 0, revision, 0), is_delete=True))
         if happened:
             self.revision = revision
             self._history[revision] = happened

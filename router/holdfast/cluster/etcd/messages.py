@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.cluster.etcd.api import Change, Changes, Delete, Put, Row, Unchanged
+from holdfast.cluster.etcd.api import Changes, Delete, Put, Row, RowChange, Unchanged
 from holdfast.proto.etcd import etcd_pb2 as pb
 
 PAGE_ROWS = 1000
@@ -48,7 +48,7 @@ class WatchReader:
     def __init__(self, prefix: bytes, after_revision: int) -> None:
         self.prefix = prefix
         self.reported_revision = after_revision
-        self._parts: list[Change] = []
+        self._parts: list[RowChange] = []
 
     def begin(self) -> pb.WatchRequest:
         """What to ask of a new connection."""
@@ -64,7 +64,7 @@ class WatchReader:
         """The next changes, if the answer makes them complete."""
         # Each is told once, whatever a server repeats.
         fresh = [event for event in answer.events if event.kv.mod_revision > self.reported_revision]
-        self._parts += [Change(row_of(event.kv), event.type == pb.Event.DELETE) for event in fresh]
+        self._parts += [RowChange(row_of(event.kv), event.type == pb.Event.DELETE) for event in fresh]
         if answer.fragment:
             return None  # the rest may be of the same revision
         changes, self._parts = self._parts, []

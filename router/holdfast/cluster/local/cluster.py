@@ -86,7 +86,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LocalCluster:
     """The cluster after `up` or `down`."""
 
     directory: Path
@@ -102,7 +102,7 @@ class Report:
 
 def up(
     directory: Path, desired: Desired, administrator: Administrator, *, timeout_s: float, say: Callable[[str], None]
-) -> Report:
+) -> LocalCluster:
     """Starts what does not run, and returns when all of it is well. If that fails, what it started is stopped."""
     directory = directory.absolute()
     with _locked(directory, create=True):
@@ -116,7 +116,7 @@ def up(
         return _report(directory, start.state, new=set(start.started))
 
 
-def down(directory: Path, *, purge: bool, say: Callable[[str], None], node: str | None = None) -> Report | None:
+def down(directory: Path, *, purge: bool, say: Callable[[str], None], node: str | None = None) -> LocalCluster | None:
     """Stops what `up` started in this directory, or one node of it, and nothing else. None if there is no cluster.
     `purge`: deletes its data too; the others do without that node then, unless it is added again."""
     directory = directory.absolute()
@@ -138,7 +138,7 @@ def down(directory: Path, *, purge: bool, say: Callable[[str], None], node: str 
         return replace(_report(directory, state), killed=tuple(killed))
 
 
-def _down_node(directory: Path, state: State, name: str, *, purge: bool, say: Callable[[str], None]) -> Report:
+def _down_node(directory: Path, state: State, name: str, *, purge: bool, say: Callable[[str], None]) -> LocalCluster:
     if name not in state.nodes:
         sentence = f"The cluster in {directory} has no node {name}."
         raise LocalError("NODE_NOT_FOUND", sentence, f"It has {', '.join(state.nodes)}.")
@@ -151,7 +151,7 @@ def _down_node(directory: Path, state: State, name: str, *, purge: bool, say: Ca
     return replace(_report(directory, state), killed=tuple(killed))
 
 
-def look(directory: Path) -> Report | None:
+def look(directory: Path) -> LocalCluster | None:
     """The cluster of a directory as it is. None if there is none."""
     state = _loaded(directory.absolute())
     return None if state is None else _report(directory.absolute(), state)
@@ -426,7 +426,7 @@ def _delete(paths: Sequence[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _report(directory: Path, state: State, new: set[str] | None = None) -> Report:
+def _report(directory: Path, state: State, new: set[str] | None = None) -> LocalCluster:
     servers = [
         Server(
             name=member.name,
@@ -438,4 +438,4 @@ def _report(directory: Path, state: State, new: set[str] | None = None) -> Repor
         )
         for member in state.members.values()
     ]
-    return Report(directory, tuple(servers), state.shards, state.replication)
+    return LocalCluster(directory, tuple(servers), state.shards, state.replication)

@@ -33,6 +33,21 @@ class _OtherClusterError(Exception):
     """etcd has lost the cluster, or holds another one under its name."""
 
 
+class Freshness:
+    """When etcd last said that a map is the newest. Whoever looks at the map may have it before the map is followed."""
+
+    def __init__(self) -> None:
+        self._confirmed_s: float | None = None
+
+    def confirm(self) -> None:
+        self._confirmed_s = _boot_seconds()
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago that was; None if it never was."""
+        return None if self._confirmed_s is None else _boot_seconds() - self._confirmed_s
+
+
 class MapFollower:
     """`map` is always there, `is_current` says whether etcd answers at the moment.
 
@@ -49,6 +64,7 @@ class MapFollower:
         cluster_name: str,
         start_from: PartitionMap | None = None,
         *,
+        freshness: Freshness | None = None,
         pulse_s: float = PULSE_S,
         retry_s_min: float = RETRY_S_MIN,
         retry_s_max: float = RETRY_S_MAX,
@@ -60,7 +76,7 @@ class MapFollower:
             )
         self.map = start_from if start_from is not None else PartitionMap(cluster_name=cluster_name)
         self.is_current = False
-        self._confirmed_s: float | None = None  # when etcd last said that the map is the newest
+        self._freshness = freshness or Freshness()
         self._confirming: asyncio.Task[bool] | None = None
         self.on_change: list[Listener] = []
         self._etcd = etcd
@@ -81,7 +97,7 @@ class MapFollower:
     @property
     def age_s(self) -> float | None:
         """How long ago etcd last confirmed the map; None if it never has."""
-        return None if self._confirmed_s is None else _boot_seconds() - self._confirmed_s
+        return self._freshness.age_s
 
     async def confirm(self) -> bool:
         """Whether etcd answers at this very moment, and not only when it was last asked. Calls at once share one
@@ -204,7 +220,7 @@ class MapFollower:
 
     def _set_current(self, is_current: bool) -> None:
         if is_current:
-            self._confirmed_s = _boot_seconds()
+            self._freshness.confirm()
         if is_current != self.is_current:
             self.is_current = is_current
             self._reported = "" if is_current else self._reported

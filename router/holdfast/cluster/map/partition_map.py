@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.cluster.etcd.api import Change, Changes, Row, Snapshot
+from holdfast.cluster.etcd.api import Changes, Row, RowChange, Snapshot
 from holdfast.cluster.map import keys as kinds
 from holdfast.cluster.map.fields import Fields, RecordError, encode
 from holdfast.cluster.map.keys import Keys, keys_of
@@ -226,7 +226,7 @@ class _Draft:
         self._problems = dict(base.problems)
         self._last_nodes = dict(before.last_nodes if before is not None else {})
 
-    def change(self, change: Change) -> None:
+    def change(self, change: RowChange) -> None:
         if change.is_delete:
             self._delete(change.row.key)
         else:

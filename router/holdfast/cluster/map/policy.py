@@ -79,7 +79,7 @@ _TENANT_FIELDS: Mapping[str, str] = {f"tenant_{name}": name for name in TENANT_L
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantPolicy:
+class TenantRecord:
     """What one tenant has in its own way; what is None is as for every tenant of the queue."""
 
     tenant: str
@@ -98,16 +98,16 @@ class TenantPolicy:
         return any(getattr(self, name) is not None for name in TENANT_LIMITS)
 
     @classmethod
-    def of(cls, fields: Fields) -> "TenantPolicy":
+    def of(cls, fields: Fields) -> "TenantRecord":
         given = {name: _number_of(fields, name) for name in TENANT_LIMITS if fields.has(name)}
         return cls(tenant=fields.text("tenant"), **given)  # type: ignore[arg-type]  # whole where the field is
 
 
-PolicyValue = bool | int | float | str | Sequence[str] | Sequence[TenantPolicy]
+PolicyValue = bool | int | float | str | Sequence[str] | Sequence[TenantRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePolicy:
+class PolicyRecord:
     """What is None is as the brokers' configuration says."""
 
     max_attempts: int | None = None
@@ -137,7 +137,7 @@ class QueuePolicy:
     key_rate_burst: int | None = None
     dead_alert_at: int | None = None
     dead_alert_url: str | None = None  # empty: nobody is called, whatever the configuration says
-    tenants: tuple[TenantPolicy, ...] = ()  # by name
+    tenants: tuple[TenantRecord, ...] = ()  # by name
 
     def given(self) -> dict[str, object]:
         """Only what is set, as JSON has it."""
@@ -151,13 +151,13 @@ class QueuePolicy:
         return found
 
     @classmethod
-    def of(cls, fields: Fields) -> "QueuePolicy":
+    def of(cls, fields: Fields) -> "PolicyRecord":
         given = {name: _value_of(fields, name) for name in fields.names() if name in _KNOWN}
         return cls(**given)  # type: ignore[arg-type]  # each as its field is
 
 
-POLICY_FIELDS = tuple(each.name for each in fields_of(QueuePolicy))
-NO_POLICY = QueuePolicy()
+POLICY_FIELDS = tuple(each.name for each in fields_of(PolicyRecord))
+NO_POLICY = PolicyRecord()
 
 _KNOWN = frozenset(POLICY_FIELDS)
 
@@ -171,7 +171,7 @@ def _value_of(fields: Fields, name: str) -> object:
         return fields.flag(name)
     if name == "non_retryable":
         return fields.texts(name)
-    return tuple(TenantPolicy.of(each) for each in fields.inners(name))
+    return tuple(TenantRecord.of(each) for each in fields.inners(name))
 
 
 def _number_of(fields: Fields, name: str) -> int | float:
@@ -182,8 +182,8 @@ def _number_of(fields: Fields, name: str) -> int | float:
 
 
 def change_policy(
-    policy: QueuePolicy, given: Mapping[str, PolicyValue], clear: Collection[str] = ()
-) -> QueuePolicy:  # fmt: skip
+    policy: PolicyRecord, given: Mapping[str, PolicyValue], clear: Collection[str] = ()
+) -> PolicyRecord:  # fmt: skip
     """The queue's next policy, or RefusedError; equal to the present one if nothing differs.
 
     given: fields to set; a list replaces the one before, but of tenants only what is given of each changes. clear:
@@ -194,12 +194,12 @@ def change_policy(
     values = {name: getattr(policy, name) for name in POLICY_FIELDS if name not in cleared}
     tenants = _without_cleared(values.pop("tenants", ()), cleared)
     values["tenants"] = _with_tenants(tenants, checked.pop("tenants", ()))
-    found = QueuePolicy(**values | checked)
+    found = PolicyRecord(**values | checked)
     _check_together(found)
     return policy if found == policy else found
 
 
-def _without_cleared(tenants: Sequence[TenantPolicy], cleared: Collection[str]) -> dict[str, TenantPolicy]:
+def _without_cleared(tenants: Sequence[TenantRecord], cleared: Collection[str]) -> dict[str, TenantRecord]:
     found = {each.tenant: each for each in tenants}
     for name in cleared:
         if name.startswith(_ONE_TENANT):
@@ -211,7 +211,7 @@ def _without_cleared(tenants: Sequence[TenantPolicy], cleared: Collection[str]) 
     return {name: each for name, each in found.items() if each.has_any}
 
 
-def _with_tenants(tenants: dict[str, TenantPolicy], given: Sequence[TenantPolicy]) -> tuple[TenantPolicy, ...]:
+def _with_tenants(tenants: dict[str, TenantRecord], given: Sequence[TenantRecord]) -> tuple[TenantRecord, ...]:
     """By name. Each has what is given of it, and for the rest what it had."""
     for at, each in enumerate(given):
         merged = replace(tenants.get(each.tenant, each), **each.given())  # type: ignore[arg-type]  # its own fields
@@ -224,7 +224,7 @@ def _with_tenants(tenants: dict[str, TenantPolicy], given: Sequence[TenantPolicy
 
 
 def _check_clear(given: Mapping[str, PolicyValue], clear: Collection[str]) -> set[str]:
-    tenants: Sequence[TenantPolicy] = given.get("tenants", ())  # type: ignore[assignment]
+    tenants: Sequence[TenantRecord] = given.get("tenants", ())  # type: ignore[assignment]
     named = {f"tenant_{field}.{each.tenant}" for each in tenants for field in each.given() if field in TENANT_LIMITS}
     for name in clear:
         if name not in _KNOWN and not _is_of_tenant(name):
@@ -247,7 +247,7 @@ def _is_of_tenant(name: str) -> bool:
     return bool(tenant) and (field == "tenants" or field in _TENANT_FIELDS)
 
 
-def _check_together(policy: QueuePolicy) -> None:
+def _check_together(policy: PolicyRecord) -> None:
     for low, high in _ORDERED:
         first, second = getattr(policy, low), getattr(policy, high)
         if first is not None and second is not None and first > second:
@@ -339,11 +339,11 @@ def _error_types(value: object, field: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_name(name, f"{field}[{at}]") for at, name in enumerate(names)))
 
 
-def _tenants(value: object, field: str) -> tuple[TenantPolicy, ...]:
-    tenants: Sequence[TenantPolicy] = value  # type: ignore[assignment]  # a list on the wire
+def _tenants(value: object, field: str) -> tuple[TenantRecord, ...]:
+    tenants: Sequence[TenantRecord] = value  # type: ignore[assignment]  # a list on the wire
     if len(tenants) > TENANTS_MAX:
         raise _too_many(field, len(tenants), TENANTS_MAX)
-    found: dict[str, TenantPolicy] = {}
+    found: dict[str, TenantRecord] = {}
     for at, each in enumerate(tenants):
         checked = _tenant(each, f"{field}[{at}]")
         if checked.tenant in found:
@@ -355,7 +355,7 @@ def _tenants(value: object, field: str) -> tuple[TenantPolicy, ...]:
     return tuple(found.values())
 
 
-def _tenant(policy: TenantPolicy, field: str) -> TenantPolicy:
+def _tenant(policy: TenantRecord, field: str) -> TenantRecord:
     _name(policy.tenant, f"{field}.tenant")
     values = {
         name: _number(f"{field}.{name}", name, value, limits)

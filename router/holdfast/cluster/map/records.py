@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from holdfast.cluster.map.fields import Fields, RecordError, encode
-from holdfast.cluster.map.policy import NO_POLICY, QueuePolicy
+from holdfast.cluster.map.policy import NO_POLICY, PolicyRecord
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.refusals import RefusedError, bad_record, version_too_old
 
@@ -29,7 +29,7 @@ __all__ = [
     "NewerFormatError",
     "NodeRecord",
     "PlanRecord",
-    "QueuePolicy",
+    "PolicyRecord",
     "QueueRecord",
     "RebalancerRecord",
     "RebalancingRecord",
@@ -270,7 +270,7 @@ class QueueRecord:
     sets: tuple[QueueSet, ...] = ()  # the oldest first; generation 0, the home alone, is not among them
     draining: tuple[int, ...] = ()  # shards outside the newest set and the home that may still have tasks
     drained: tuple[int, ...] = ()  # such shards that have none any more; never forgotten, for their totals count
-    policy: QueuePolicy = NO_POLICY
+    policy: PolicyRecord = NO_POLICY
 
     @property
     def newest(self) -> tuple[int, ...]:
@@ -298,7 +298,7 @@ class QueueRecord:
             sets=sets,
             draining=fields.wholes("draining", 0, _SHARD_MAX),
             drained=fields.wholes("drained", 0, _SHARD_MAX),
-            policy=QueuePolicy.of(fields.inner("policy")) if fields.has("policy") else NO_POLICY,
+            policy=PolicyRecord.of(fields.inner("policy")) if fields.has("policy") else NO_POLICY,
         )
 
 

@@ -50,7 +50,7 @@ class PlanProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanVerdict:
     """A plan with problems is refused; warnings are for the person who reads it."""
 
     problems: list[PlanProblem] = field(default_factory=list)
@@ -137,12 +137,12 @@ def check_moves(
     alive: Set[str],
     *,
     must_empty: bool = False,
-) -> Verdict:
+) -> PlanVerdict:
     """Whether these moves, one after the other, may be made. `must_empty`: nodes that drain must be empty then."""
     zone_of = {node.name: node.zone for node in nodes}
     zones = len({zone for name, zone in zone_of.items() if name not in draining})
     replicas = {shard: list(names) for shard, names in current.items()}
-    verdict = Verdict()
+    verdict = PlanVerdict()
     for move in moves:
         problem = _problem_of_move(move, replicas, zone_of, draining, alive)
         if problem is not None:
@@ -170,9 +170,9 @@ def check_transfers(
     nodes: Iterable[NodeSpec],
     draining: Set[str],
     alive: Set[str],
-) -> Verdict:
+) -> PlanVerdict:
     zone_of = {node.name: node.zone for node in nodes}
-    verdict = Verdict()
+    verdict = PlanVerdict()
     for transfer in transfers:
         shard, destination = transfer.shard, transfer.destination
         if shard not in current:

@@ -91,8 +91,8 @@ def claim_on(address: str, ends: threading.Event) -> None:
 
 
 def test_a_rate_is_kept_over_all_shards_whoever_leads_them(tmp_path: Path) -> None:
-    """The leader of the home, which deals, is killed, and another shard is handed to another node, while all that may
-    be handed out is. In any stretch of time no more is than the rate, the burst, and one task for each shard."""
+    """The leader of the home, which allocates, is killed, and another shard is handed to another node, while all that
+    may be handed out is. In any stretch of time no more is than the rate, the burst, and one task for each shard."""
     home = home_shard(RATED, SHARDS)
     other = 1 - home
     with MapCluster(tmp_path, size=3, shards=SHARDS) as cluster:

@@ -105,6 +105,9 @@ class Member:
         self.stepped_ms += by_ms
         self.shard.apply(LeaderStarted(self.shard_ms(), True))
 
+    async def allocate(self, shard: int, reports: Sequence[pb.AllocationReport]) -> list[pb.AllocationGrant]:
+        return await self.coordinator.allocate(shard, reports, self.manager)
+
     async def _submit(self, entry: Entry) -> list[Outcome]:
         await asyncio.sleep(0)
         if self.writes_fail:
@@ -160,14 +163,16 @@ class Stage:
             each.shard.cancel(each.ready.pop())  # its row is there, and nothing waits
             each.lead()
 
-    async def deal(self, destination: int, source: int, reports: Sequence[pb.ShareReport]) -> pb.DealSharesResponse:
+    async def allocate(
+        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
+    ) -> pb.AllocateResponse:
         self.asked += 1
         if source in self.deaf or self.chance.random() < self.lost / 2:
             raise LostError
-        grants = await self.members[destination].coordinator.deal(source, reports)
+        grants = await self.members[destination].allocate(source, reports)
         if self.chance.random() < self.lost / 2:
             raise LostError  # on its way back
-        return pb.DealSharesResponse(grants=grants)
+        return pb.AllocateResponse(grants=grants)
 
     async def poll(self, ms: int = 0, *, work: bool = True) -> None:
         """Some time passes, all shards look, and hand out what they may."""
@@ -194,12 +199,14 @@ class Stage:
         return [member.reported.concurrency for member in self.members]
 
 
-def report(number: int, *, holds: int = 0, uses: int = 0, demand: int = 0, what: str = CONCURRENCY) -> pb.ShareReport:
-    return pb.ShareReport(
+def report(
+    number: int, *, holds: int = 0, uses: int = 0, demand: int = 0, what: str = CONCURRENCY
+) -> pb.AllocationReport:
+    return pb.AllocationReport(
         queue=QUEUE.decode(), what=what, holds=holds, uses=uses, demand=demand, number=(1 << 32) + number
     )
 
 
-def books(home: Member) -> int:
-    prefix = keys.shares_of(QUEUE, 0x63)
+def ledger_rows(home: Member) -> int:
+    prefix = keys.allocations_of(QUEUE, 0x63)
     return len(home.kv.scan(prefix, keys.after_prefix(prefix), 100))

@@ -1,4 +1,4 @@
-"""How a total is dealt to shards: never more than there is, nobody starves, and all of it is used."""
+"""How a total is allocated to shards: never more than there is, nobody starves, and all of it is used."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -7,15 +7,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from holdfast.limits.dealing import (
+from holdfast.limits.allocation import (
     HELD_PERCENT,
-    Dealt,
+    Allocated,
+    Allocation,
+    AllocationReport,
     Grant,
     Holding,
-    Report,
-    Share,
     aim,
-    deal,
+    allocate,
     granted_now,
     postponed,
 )
@@ -72,7 +72,7 @@ class Stage:
         self.chance = random.Random(seed)
         self.shards = [Shard(number, self.chance) for number in range(shards)]
         self.clock = Clock(self.chance)
-        self.books: dict[int, Share] = {}
+        self.ledger: dict[int, Allocation] = {}
         self.totals = [(0, total)]
         self.now_ms = 0
         self.lost = lost
@@ -95,10 +95,10 @@ class Stage:
 
     def report(self, shard: Shard) -> None:
         message = shard.holding.report(shard.uses, shard.uses + shard.waiting, shard.clock.at(self.now_ms))
-        self._send(lambda: self._deal(shard, shard.holding, message))
+        self._send(lambda: self._allocate(shard, shard.holding, message))
 
-    def _deal(self, shard: Shard, holding: Holding, message: Report) -> None:
-        self.books, grant = deal(self.total, self.books, message, self.clock.at(self.now_ms), LEASE_MS)
+    def _allocate(self, shard: Shard, holding: Holding, message: AllocationReport) -> None:
+        self.ledger, grant = allocate(self.total, self.ledger, message, self.clock.at(self.now_ms), LEASE_MS)
         if grant is not None:
             self._send(lambda: self._accept(holding, grant))
 
@@ -116,10 +116,10 @@ class Stage:
 
     def step(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        while due := [letter for letter in self._net if letter[0] <= self.now_ms]:
-            letter = min(due, key=lambda letter: letter[:2])
-            self._net.remove(letter)
-            letter[2]()
+        while due := [message for message in self._net if message[0] <= self.now_ms]:
+            message = min(due, key=lambda message: message[:2])
+            self._net.remove(message)
+            message[2]()
         for shard in self.shards:
             shard.work(self.now_ms)
 
@@ -127,11 +127,13 @@ class Stage:
         return [shard.allowance(self.now_ms) for shard in self.shards]
 
     def assert_within_books(self) -> None:
-        """What a holder believes is in the books; and what all believe is not more than there was to deal."""
+        """What a holder believes is in the ledger; and what all believe is not more than there was to allocate."""
         coordinator_ms = self.clock.at(self.now_ms)
         for shard, believed in zip(self.shards, self.believed(), strict=True):
-            share = self.books.get(shard.number)
-            assert believed <= (share.granted if share is not None and share.expires_ms > coordinator_ms else 0)
+            allocation = self.ledger.get(shard.number)
+            assert believed <= (
+                allocation.granted if allocation is not None and allocation.expires_ms > coordinator_ms else 0
+            )
         assert sum(self.believed()) <= self.largest_total(LEASE_MS)
 
 
@@ -172,7 +174,7 @@ def test_holders_never_believe_more_than_there_is(seed: int) -> None:
         stage.step(chance.choice([1, 10, 30, 30, 200]))
         stage.assert_within_books()
         most = max(most, sum(stage.believed()))
-    assert most >= 4, "something was dealt"
+    assert most >= 4, "something was allocated"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -245,25 +247,25 @@ class QuotaCoordinator:
     def __init__(self, total: int) -> None:
         self.total = total
         self.now_ms = START_MS
-        self.books: dict[int, Share] = {}
+        self.ledger: dict[int, Allocation] = {}
         self._number = 0
 
     def hear(self, shard: int, holds: int, demand: int, uses: int = 0) -> int:
         self._number += 1
-        grant = self.send(Report(shard, self._number, holds, uses, demand)).grant
+        grant = self.send(AllocationReport(shard, self._number, holds, uses, demand)).grant
         assert grant is not None
         assert grant.shard == shard
         return grant.amount
 
-    def send(self, report: Report) -> Dealt:
-        before = dict(self.books)
-        dealt = deal(self.total, self.books, report, self.now_ms, LEASE_MS)
-        assert self.books == before, "what was given is not changed"
-        self.books = dealt.books
-        return dealt
+    def send(self, report: AllocationReport) -> Allocated:
+        before = dict(self.ledger)
+        allocated = allocate(self.total, self.ledger, report, self.now_ms, LEASE_MS)
+        assert self.ledger == before, "what was given is not changed"
+        self.ledger = allocated.ledger
+        return allocated
 
     def granted(self) -> dict[int, int]:
-        return {shard: share.granted for shard, share in self.books.items()}
+        return {shard: allocation.granted for shard, allocation in self.ledger.items()}
 
 
 def test_a_raise_comes_at_once_and_a_lowering_once_it_is_confirmed() -> None:
@@ -328,20 +330,20 @@ def test_a_lease_that_ran_out_frees_the_share() -> None:
     coordinator.hear(1, holds=0, demand=30)
     coordinator.now_ms += LEASE_MS - 1
     assert coordinator.hear(2, holds=0, demand=30) == 0
-    assert granted_now(coordinator.books, coordinator.now_ms) == 10
-    assert granted_now(coordinator.books, coordinator.now_ms + 1) == 0
+    assert granted_now(coordinator.ledger, coordinator.now_ms) == 10
+    assert granted_now(coordinator.ledger, coordinator.now_ms + 1) == 0
     coordinator.now_ms += 1
     assert coordinator.hear(2, holds=0, demand=30) == 10
-    assert 1 not in coordinator.books
+    assert 1 not in coordinator.ledger
     assert coordinator.hear(1, holds=10, demand=30) == 0, "what it says to hold is over"
-    assert granted_now(coordinator.books, coordinator.now_ms) == 10
+    assert granted_now(coordinator.ledger, coordinator.now_ms) == 10
 
 
 def test_a_step_of_the_clock_ends_no_lease() -> None:
     coordinator = QuotaCoordinator(10)
     coordinator.hear(1, holds=0, demand=30)
     coordinator.now_ms += 10**9
-    coordinator.books = postponed(coordinator.books, 10**9)
+    coordinator.ledger = postponed(coordinator.ledger, 10**9)
     assert coordinator.hear(2, holds=0, demand=30) == 0
     coordinator.now_ms += LEASE_MS
     assert coordinator.hear(2, holds=0, demand=30) == 10
@@ -352,20 +354,20 @@ def test_a_step_of_the_clock_ends_no_turn() -> None:
     assert coordinator.hear(1, holds=0, demand=9) == 1
     assert coordinator.hear(2, holds=0, demand=9) == 0
     coordinator.now_ms += 10**9
-    coordinator.books = postponed(coordinator.books, 10**9)
+    coordinator.ledger = postponed(coordinator.ledger, 10**9)
     assert coordinator.hear(1, holds=1, demand=9) == 1
 
 
 def test_a_repeated_report_gets_the_same_answer_and_an_older_one_none() -> None:
     coordinator = QuotaCoordinator(10)
-    first, second = Report(1, 1, 0, 0, 4), Report(1, 2, 4, 0, 6)
+    first, second = AllocationReport(1, 1, 0, 0, 4), AllocationReport(1, 2, 4, 0, 6)
     assert coordinator.send(first).grant == Grant(1, 1, 4, LEASE_MS)
     assert coordinator.send(second).grant == Grant(1, 2, 6, LEASE_MS)
-    books = coordinator.books
+    ledger = coordinator.ledger
     coordinator.now_ms += 300
     assert coordinator.send(second).grant == Grant(1, 2, 6, LEASE_MS - 300)
     assert coordinator.send(first).grant is None
-    assert coordinator.books == books
+    assert coordinator.ledger == ledger
 
 
 def test_a_lower_total_fits_once_all_have_confirmed() -> None:
@@ -398,20 +400,20 @@ def test_slots_in_use_after_a_lease_leave_others_less() -> None:
     assert coordinator.hear(1, holds=0, demand=30, uses=7) == 0
     assert coordinator.hear(2, holds=10, demand=30, uses=10) == 3
     assert coordinator.hear(2, holds=3, demand=30, uses=3) == 3
-    assert granted_now(coordinator.books, coordinator.now_ms) == 10
+    assert granted_now(coordinator.ledger, coordinator.now_ms) == 10
 
 
 shares = st.builds(
-    Share, st.just(0), st.integers(0, 1), st.integers(0, 60), st.just(1), st.integers(0, 99), st.just(START_MS)
+    Allocation, st.just(0), st.integers(0, 1), st.integers(0, 60), st.just(1), st.integers(0, 99), st.just(START_MS)
 )
 
 
 @given(st.integers(0, 50), st.dictionaries(st.integers(0, 9), shares), st.integers(1, 9))
-def test_targets(total: int, books: dict[int, Share], least: int) -> None:
-    targets = aim(total, books, 100, 50, least)
-    demands = {shard: share.demand for shard, share in books.items() if share.demand}
+def test_targets(total: int, ledger: dict[int, Allocation], least: int) -> None:
+    targets = aim(total, ledger, 100, 50, least)
+    demands = {shard: allocation.demand for shard, allocation in ledger.items() if allocation.demand}
     assert sum(target.amount for target in targets.values()) == min(total, sum(demands.values()))
-    assert targets == aim(total, dict(reversed(books.items())), 100, 50, least), "the order does not matter"
+    assert targets == aim(total, dict(reversed(ledger.items())), 100, 50, least), "the order does not matter"
     for shard, target in targets.items():
         assert 0 < target.sure <= target.amount <= demands[shard]
     if total >= len(demands) > 0:
@@ -424,8 +426,8 @@ def test_targets(total: int, books: dict[int, Share], least: int) -> None:
 
 
 def test_targets_follow_demand() -> None:
-    books = {shard: Share(0, 0, demand, 1, 0, START_MS) for shard, demand in {1: 301, 2: 101, 3: 1, 4: 0}.items()}
-    assert {shard: target.amount for shard, target in aim(103, books, 0, 50).items()} == {1: 76, 2: 26, 3: 1}
+    ledger = {shard: Allocation(0, 0, demand, 1, 0, START_MS) for shard, demand in {1: 301, 2: 101, 3: 1, 4: 0}.items()}
+    assert {shard: target.amount for shard, target in aim(103, ledger, 0, 50).items()} == {1: 76, 2: 26, 3: 1}
 
 
 # --- the holder ---------------------------------------------------------------------------------------------------

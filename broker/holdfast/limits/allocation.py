@@ -1,24 +1,25 @@
-"""How a cap or a rate of a queue that is spread over shards is dealt to them, and dealt anew as demand moves.
+"""How a cap or a rate of a queue that is spread over shards is allocated to them, and anew as demand moves.
 
-The leader of the queue's home shard is the coordinator. It keeps books: one `Share` for each shard that reports. The
-leader of every shard of the queue is a holder: it sends a `Report` now and then and gets a `Grant`, an amount that it
-may use for the time of a lease. Amounts are slots for a cap and thousandths of a token per second for a rate.
+The leader of the queue's home shard is the coordinator. It keeps a ledger: one `Allocation` for each shard that
+reports. The leader of every shard of the queue is a holder: it sends an `AllocationReport` now and then and gets a
+`Grant`, an amount that it may use for the time of a lease. Amounts are slots for a cap and thousandths of a token per
+second for a rate.
 
-**What the books promise.** `granted` is never less than what that shard may be using, now or by a message that is still
-on its way. So a grant can be raised at once, out of what nobody has been granted, but lowering it frees nothing until
-the holder has confirmed it (its next report says that it holds less) or its lease has run out.
+**What the ledger promises.** `granted` is never less than what that shard may be using, now or by a message that is
+still on its way. So a grant can be raised at once, out of what nobody has been granted, but lowering it frees nothing
+until the holder has confirmed it (its next report says that it holds less) or its lease has run out.
 
 **The bound.** What all holders together believe they may use is at no time more than the total that was in force when
 the newest of their grants was made; so it is never more than the largest total of the last `lease_ms`. Two things can
-use more than they believe: slots that were in use when a grant was lowered, which stay in the books until they end; and
-slots that were in use when a lease ran out, because a shard was out of touch. These are over the total until they end
-or until the shard reports again, and then others get less until the sum fits.
+use more than they believe: slots that were in use when a grant was lowered, which stay in the ledger until they end;
+and slots that were in use when a lease ran out, because a shard was out of touch. These are over the total until they
+end or until the shard reports again, and then others get less until the sum fits.
 
-**What it rests on.** The books are stored before a grant is sent. A report's number grows with every report of a shard,
+**What it rests on.** The ledger is stored before a grant is sent. A report's number grows with every report of a shard,
 over all its leaders; a holder heeds the answer to its latest report only, and counts the lease from when it sent that.
 A new leader of a shard holds nothing, and counts what is in use only when it has applied all that its predecessor could
 commit. The clocks of coordinator and holders run at most 10 % apart from true time; where the coordinator's clock
-steps, its books are `postponed` by that step.
+steps, its ledger is `postponed` by that step.
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,8 @@ RENEW_PERCENT = 30  # of a lease may pass before a report is due: two can be los
 _COUNTER_BITS = 32
 
 
-class Share(NamedTuple):
-    """The books of one shard."""
+class Allocation(NamedTuple):
+    """What the ledger has for one shard."""
 
     granted: int  # what it may be using
     offered: int  # the amount of its latest grant; below `granted` while a lowering is not confirmed
@@ -40,7 +41,7 @@ class Share(NamedTuple):
     expires_ms: int
 
 
-class Report(NamedTuple):
+class AllocationReport(NamedTuple):
     """What a holder says. For a cap, `demand` is what is in use and what waits; for a rate, what it could use of it."""
 
     shard: int
@@ -57,60 +58,68 @@ class Grant(NamedTuple):
     lease_ms: int
 
 
-class Target(NamedTuple):
+class AllocationTarget(NamedTuple):
     """What a shard should have, of which `sure` is not to be given to others meanwhile."""
 
     amount: int
     sure: int
 
 
-class Dealt(NamedTuple):
-    books: dict[int, Share]
+class Allocated(NamedTuple):
+    ledger: dict[int, Allocation]
     grant: Grant | None  # None: the report was overtaken by a later one, and nobody waits for an answer
 
 
-NO_TARGET = Target(0, 0)
+NO_TARGET = AllocationTarget(0, 0)
 
 
-def deal(
-    total: int, books: Mapping[int, Share], report: Report, now_ms: int, lease_ms: int, *, least: int = 1
-) -> Dealt:
+def allocate(
+    total: int,
+    ledger: Mapping[int, Allocation],
+    report: AllocationReport,
+    now_ms: int,
+    lease_ms: int,
+    *,
+    least: int = 1,
+) -> Allocated:
     """Answers one report. `least` is what every shard with demand gets before the rest goes by demand."""
-    live = {shard: share for shard, share in books.items() if share.expires_ms > now_ms}
+    live = {shard: allocation for shard, allocation in ledger.items() if allocation.expires_ms > now_ms}
     before = live.get(report.shard)
     if before is not None and report.number <= before.number:
         if report.number < before.number:
-            return Dealt(live, None)
-        # The same report once more: the same answer, for no longer than the books say.
+            return Allocated(live, None)
+        # The same report once more: the same answer, for no longer than the ledger says.
         left_ms = min(lease_ms, before.expires_ms - now_ms)
-        return Dealt(live, Grant(report.shard, report.number, before.offered, left_ms))
+        return Allocated(live, Grant(report.shard, report.number, before.offered, left_ms))
 
     demand = max(report.demand, report.uses, 0)
-    # A holder cannot hold more than the books say, but a report can be so late that what it says is over.
+    # A holder cannot hold more than the ledger says, but a report can be so late that what it says is over.
     held = min(report.holds, before.granted) if before is not None else 0
     live[report.shard] = _heard(before, report.number, demand, now_ms)
     targets = aim(total, live, now_ms, lease_ms, least)
     offered = _offer(total, live, report.shard, targets)
 
-    share = live[report.shard]
-    if (offered > 0) != (share.offered > 0):
-        share = share._replace(since_ms=now_ms)
-    live[report.shard] = share._replace(
+    allocation = live[report.shard]
+    if (offered > 0) != (allocation.offered > 0):
+        allocation = allocation._replace(since_ms=now_ms)
+    live[report.shard] = allocation._replace(
         granted=max(held, report.uses, offered), offered=offered, expires_ms=now_ms + lease_ms
     )
-    return Dealt(live, Grant(report.shard, report.number, offered, lease_ms))
+    return Allocated(live, Grant(report.shard, report.number, offered, lease_ms))
 
 
-def aim(total: int, books: Mapping[int, Share], now_ms: int, turn_ms: int, least: int = 1) -> dict[int, Target]:
+def aim(
+    total: int, ledger: Mapping[int, Allocation], now_ms: int, turn_ms: int, least: int = 1
+) -> dict[int, AllocationTarget]:
     """What each shard should have, given what all of them said: never more than it could use, nor all than the total.
 
     Shards without demand are left out: what they leave stays free, and whoever needs it next gets it at once.
     """
-    demands = {shard: share.demand for shard, share in sorted(books.items()) if share.demand > 0}
+    demands = {shard: allocation.demand for shard, allocation in sorted(ledger.items()) if allocation.demand > 0}
     if sum(demands.values()) <= total:
-        return {shard: Target(demand, demand) for shard, demand in demands.items()}
+        return {shard: AllocationTarget(demand, demand) for shard, demand in demands.items()}
     if total < len(demands):
-        return {shard: Target(1, 1) for shard in _whose_turn(total, books, list(demands), now_ms, turn_ms)}
+        return {shard: AllocationTarget(1, 1) for shard in _whose_turn(total, ledger, list(demands), now_ms, turn_ms)}
 
     base = max(1, min(least, total // len(demands)))
     sure = {shard: min(base, demand) for shard, demand in demands.items()}
@@ -125,55 +134,57 @@ def aim(total: int, books: Mapping[int, Share], now_ms: int, turn_ms: int, least
     # Less is left than there are remainders above 0, so nobody gets more than he could use.
     for _, shard in sorted(remainders)[: total - sum(amounts.values())]:
         amounts[shard] += 1
-    return {shard: Target(amount, sure[shard]) for shard, amount in amounts.items()}
+    return {shard: AllocationTarget(amount, sure[shard]) for shard, amount in amounts.items()}
 
 
-def granted_now(books: Mapping[int, Share], now_ms: int) -> int:
+def granted_now(ledger: Mapping[int, Allocation], now_ms: int) -> int:
     """What may be in use of the total."""
-    return sum(share.granted for share in books.values() if share.expires_ms > now_ms)
+    return sum(allocation.granted for allocation in ledger.values() if allocation.expires_ms > now_ms)
 
 
-def postponed(books: Mapping[int, Share], by_ms: int) -> dict[int, Share]:
-    """The books after the coordinator's clock stepped: the leases last as long as before."""
+def postponed(ledger: Mapping[int, Allocation], by_ms: int) -> dict[int, Allocation]:
+    """The ledger after the coordinator's clock stepped: the leases last as long as before."""
     return {
-        shard: share._replace(since_ms=share.since_ms + by_ms, expires_ms=share.expires_ms + by_ms)
-        for shard, share in books.items()
+        shard: allocation._replace(since_ms=allocation.since_ms + by_ms, expires_ms=allocation.expires_ms + by_ms)
+        for shard, allocation in ledger.items()
     }
 
 
-def _heard(before: Share | None, number: int, demand: int, now_ms: int) -> Share:
-    """The share with what its report says of demand; what is granted comes later."""
+def _heard(before: Allocation | None, number: int, demand: int, now_ms: int) -> Allocation:
+    """The allocation with what its report says of demand; what is granted comes later."""
     if before is None:
-        return Share(0, 0, demand, number, now_ms, 0)
+        return Allocation(0, 0, demand, number, now_ms, 0)
     started = demand > 0 and before.demand == 0
     return before._replace(demand=demand, number=number, since_ms=now_ms if started else before.since_ms)
 
 
-def _offer(total: int, books: Mapping[int, Share], shard: int, targets: Mapping[int, Target]) -> int:
+def _offer(total: int, ledger: Mapping[int, Allocation], shard: int, targets: Mapping[int, AllocationTarget]) -> int:
     """As much of the target as nobody else has been granted, and beyond the sure part only what no other is sure of.
 
     If more is granted than the total (it was lowered, or a shard came back with slots in use), this cuts every shard
     that reports by the whole excess: once each of them has confirmed, the sum fits, whatever the demand did meanwhile.
     """
     room = open_room = total
-    for other, share in books.items():
+    for other, allocation in ledger.items():
         if other != shard:
-            room -= share.granted
-            open_room -= max(share.granted, targets.get(other, NO_TARGET).sure)
+            room -= allocation.granted
+            open_room -= max(allocation.granted, targets.get(other, NO_TARGET).sure)
     target = targets.get(shard, NO_TARGET)
     return max(0, min(target.amount, max(open_room, min(target.sure, room))))
 
 
-def _whose_turn(total: int, books: Mapping[int, Share], shards: list[int], now_ms: int, turn_ms: int) -> list[int]:
+def _whose_turn(
+    total: int, ledger: Mapping[int, Allocation], shards: list[int], now_ms: int, turn_ms: int
+) -> list[int]:
     """There is not one for everybody: who has had it for a turn yields to who has waited longest."""
 
     def place(shard: int) -> tuple[int, int, int]:
-        share = books[shard]
-        if share.offered == 0:
-            return 1, share.since_ms, shard
-        if now_ms - share.since_ms < turn_ms:
-            return 0, share.since_ms, shard
-        return 2, -share.since_ms, shard
+        allocation = ledger[shard]
+        if allocation.offered == 0:
+            return 1, allocation.since_ms, shard
+        if now_ms - allocation.since_ms < turn_ms:
+            return 0, allocation.since_ms, shard
+        return 2, -allocation.since_ms, shard
 
     return sorted(shards, key=place)[: max(0, total)]
 
@@ -193,12 +204,12 @@ class Holding:
         self._until_ms = 0
         self._renew_ms = 0
 
-    def report(self, uses: int, demand: int, now_ms: int) -> Report:
+    def report(self, uses: int, demand: int, now_ms: int) -> AllocationReport:
         """The next report, to be sent at once. An answer to an earlier one counts no more."""
         self._number += 1
         self._awaits = True
         self._sent_ms = now_ms
-        return Report(self._shard, self._number, self.allowance(now_ms), uses, demand)
+        return AllocationReport(self._shard, self._number, self.allowance(now_ms), uses, demand)
 
     def accept(self, grant: Grant) -> bool:
         """Whether the grant counts: the first answer to the latest report does. A lower amount counts at once too."""
