@@ -25,6 +25,7 @@ from holdfast.client import (
     TaskState,
     UniqueScope,
     _batches,
+    _fitting,
     _leaders,
     _memory,
     arguments,
@@ -338,7 +339,7 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [models, cluster_models, queue_models, schedules, times, output, _batches, _leaders, _memory, arguments],
+    [models, cluster_models, queue_models, schedules, times, output, _batches, _fitting, _leaders, _memory, arguments],
     ids=lambda module: module.__name__,
 )
 def test_examples_of_values_are_true(module: ModuleType) -> None:
