@@ -86,7 +86,7 @@ class _TaskBase(Generic[P, R]):
         tenant: Key | None = None,
         delay: Seconds | None = None,
         run_at: datetime | None = None,
-        request_id: str | None = None,
+        request_id: Key | None = None,
         request_id_ttl: Seconds | None = None,
         headers: Mapping[str, str] | None = None,
         result_ttl: Seconds | None = None,
@@ -95,7 +95,8 @@ class _TaskBase(Generic[P, R]):
 
         delay: not before so many seconds from now. run_at: not before this moment; it must have a time zone.
         request_id: enqueue it once only; the same id in the same queue leads to the same task, for a day or as long as
-        `request_id_ttl` says, and at least while the task lives.
+        `request_id_ttl` says, and at least while the task lives. For many calls a function that makes one of the
+        arguments of each, as for the keys.
         result_ttl: how long the result is kept. headers: carried with the task.
         What else there is takes the place of what `@app.task` was given, `retry` as a whole; an empty text takes a key
         or a tenant away.
