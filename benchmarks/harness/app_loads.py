@@ -25,7 +25,7 @@ async def produce_many(load: Load) -> None:
     for first in range(0, load.spec.tasks, load.spec.batch_tasks):
         count = min(load.spec.batch_tasks, load.spec.tasks - first)
         started_s = time.monotonic()
-        await app.enqueue_many_async([call] * count)
+        (await app.enqueue_many_async([call] * count)).handles()
         load.result.call_ms.append((time.monotonic() - started_s) * 1000)
         load.count(count)
     app.close()

@@ -76,7 +76,7 @@ class Story:
         with Holdfast(server.address, timeout=_CALL_S_MAX) as producer:
             for start in range(0, self._tasks, _BATCH):
                 self._clock.check("enqueueing all tasks")
-                producer.enqueue_many(calls[start : start + _BATCH])
+                producer.enqueue_many(calls[start : start + _BATCH]).handles()
                 self._display.enqueued(min(start + _BATCH, self._tasks))
                 self._display.completed(self._record.refresh())
         self._display.event(

@@ -42,7 +42,7 @@ class Producer:
                 for start in range(0, self._tasks, _BATCH):
                     numbers = range(start, min(start + _BATCH, self._tasks))
                     began_s = time.monotonic()
-                    producer.enqueue_many([work.call(number) for number in numbers])
+                    producer.enqueue_many([work.call(number) for number in numbers]).handles()
                     self.longest_call_s = max(self.longest_call_s, time.monotonic() - began_s)
                     self.accepted += len(numbers)
                     next_s = max(next_s + self._pause_s, time.monotonic() - 1.0)  # it catches up, but not without end

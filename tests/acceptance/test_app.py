@@ -16,6 +16,7 @@ from holdfast.client import (
     Handle,
     Holdfast,
     InvalidArgument,
+    NotAllAccepted,
     NotFound,
     NotJson,
     QueueStats,
@@ -85,7 +86,7 @@ async def test_the_same_for_programs_with_an_event_loop(app: Holdfast, queue: st
     with pytest.raises(TaskCancelled):
         await waiting.result(timeout=TIMEOUT_S)
 
-    many = await app.enqueue_many_async(echo.call(number) for number in range(3))
+    many = (await app.enqueue_many_async(echo.call(number) for number in range(3))).handles()
     assert [await handle.result(timeout=TIMEOUT_S) for handle in many] == [0, 1, 2]
 
 
@@ -331,19 +332,19 @@ def test_bad_options_are_refused_with_the_name_of_the_field(app: Holdfast) -> No
 
 def test_more_than_a_thousand_at_once(app: Holdfast, queue: str) -> None:
     echo = app.tasks["echo"].options(queue=queue)
-    handles = app.enqueue_many(echo.call(number) for number in range(2_345))
+    handles = app.enqueue_many(echo.call(number) for number in range(2_345)).handles()
     assert len({handle.id for handle in handles}) == 2_345
     assert stats(app, queue).ready == 2_345
     for number in (0, 999, 1_000, 2_344):
         info = handles[number].info()
         assert info.task is not None
         assert info.task.payload == b"[%d]" % number, "handles come in the order of their calls"
-    assert app.enqueue_many([]) == []
+    assert app.enqueue_many([]).handles() == []
 
 
 def test_more_than_one_call_may_carry(app: Holdfast, queue: str) -> None:
     echo = app.tasks["echo"].options(queue=queue)
-    handles = app.enqueue_many([echo.call("x" * 900_000) for _ in range(11)])
+    handles = app.enqueue_many([echo.call("x" * 900_000) for _ in range(11)]).handles()
     assert len({handle.id for handle in handles}) == 11
     assert stats(app, queue).ready == 11
     with pytest.raises(InvalidArgument, match="payload"):
@@ -353,7 +354,50 @@ def test_more_than_one_call_may_carry(app: Holdfast, queue: str) -> None:
 def test_large_headers_count_as_well(app: Holdfast, queue: str) -> None:
     """Many small payloads with large headers are more than one call may carry, too."""
     echo = app.tasks["echo"].options(queue=queue, headers={"trace": "x" * 7_000})
-    assert len(app.enqueue_many([echo.call(number) for number in range(1_000)])) == 1_000
+    assert len(app.enqueue_many([echo.call(number) for number in range(1_000)]).handles()) == 1_000
+
+
+def test_what_is_wrong_with_one_of_many_is_its_own_matter(app: Holdfast, queue: str) -> None:
+    echo = app.tasks["echo"]
+    once = echo.options(request_id=queue)
+    first = once.enqueue("once")
+    outcomes = app.enqueue_many([
+        echo.call(0), echo.options(queue="bad queue").call(), echo.call("x" * 1024 * 1024), once.call("once"),
+        once.call("another"), echo.call(5),
+    ])  # fmt: skip
+    assert [(place, refusal.reason, refusal.field) for place, refusal in outcomes.refused.items()] == [
+        (1, "INVALID_FIELD", "tasks[1].queue"),
+        (2, "TOO_LARGE", "tasks[2].payload"),
+        (4, "REQUEST_ID_CONFLICT", "tasks[4].request_id"),
+    ]
+    with pytest.raises(NotAllAccepted, match=r"3 of 6 calls were refused.*tasks\[1\]") as refused:
+        outcomes.handles()
+    assert [handle.result(timeout=TIMEOUT_S) for handle in refused.value.accepted] == [0, "once", 5]
+    assert [(handle.id == first.id, handle.duplicate) for handle in outcomes.accepted] == [
+        (False, False),
+        (True, True),
+        (False, False),
+    ]
+
+
+async def test_many_calls_of_one_task_have_an_answer_each(app: Holdfast, queue: str) -> None:
+    """More than one call to the server, with a wrong one in the second."""
+    echo = app.tasks["echo"].options(queue=queue, request_id=lambda number: f"n-{number}")
+    numbers: list[object] = [*range(1_500)]
+    numbers[1_200] = object()
+    outcomes = await echo.enqueue_many_async(numbers)
+    [(place, refusal)] = outcomes.refused.items()
+    assert (place, refusal.field) == (1_200, "tasks[1200].arguments")
+    assert "pass text, numbers, lists and dictionaries" in refusal.message
+    last = outcomes[-1]
+    assert isinstance(last, AsyncHandle)
+    task = (await last.info()).task
+    assert task is not None
+    assert task.payload == b"[1499]"
+
+    again = echo.enqueue_many(range(1_500)).handles()
+    assert [place for place, handle in enumerate(again) if not handle.duplicate] == [1_200]
+    assert stats(app, queue).enqueued_total == 1_500
 
 
 # --- threads, loops, handlers -----------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_only_the_guilty_one_is_dead(
     """The neighbours may spend one claim only, so that a single one that is counted against them would kill them."""
     calls = [app.tasks["work"].options(queue=queue, max_claims=1).call(0.2) for _ in range(NEIGHBOURS)]
     culprit = app.tasks[guilty].options(queue=queue, max_claims=2).call(*arguments)
-    handles = app.enqueue_many([*calls[:3], culprit, *calls[3:]])
+    handles = app.enqueue_many([*calls[:3], culprit, *calls[3:]]).handles()
     bad = handles.pop(3)
     with supervised(lambda: make_worker([queue], lease=1, concurrency=4, command=True)) as workers:
         with pytest.raises(TaskFailed):
@@ -72,7 +72,9 @@ def test_a_suspect_is_not_kept_waiting_by_workers_that_are_always_busy(
     """One worker, and always more to do than it has slots: it runs dry for the suspect, and goes on."""
     suspect = app.tasks["work"].options(queue=queue).enqueue(0.1)
     [claim] = app.run(lambda client: client.reserve([queue], lease_ms=60_000, worker="dies"))
-    others = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0.3 + n % 3 / 10) for n in range(40)])
+    others = app.enqueue_many(
+        [app.tasks["work"].options(queue=queue).call(0.3 + n % 3 / 10) for n in range(40)]
+    ).handles()
     worker = make_worker([queue], lease=20, concurrency=4)
     worker.wait_for("begin", 4)
     app.run(lambda client: client.extend(claim, 1000))  # the last that is heard of its worker

@@ -71,7 +71,7 @@ def test_handlers_fill_the_slots_and_no_more(app: Holdfast, make_worker: MakeWor
     """Blocking and async handlers together; what does not fit stays with the server for others to take."""
     worker = make_worker([queue], concurrency=4, lease=6)
     calls = [app.tasks[name].options(queue=queue).call(str(gate)) for name in ("wait_at", "wait_at_async")]
-    handles = app.enqueue_many(calls * 10)
+    handles = app.enqueue_many(calls * 10).handles()
     worker.wait_for("begin", 4)
     # Claimed are those that run, not a task more, also after some heartbeats.
     first_lease_ms = handles[0].info().lease_expires_at_ms
@@ -93,7 +93,7 @@ def test_each_kind_of_handler_uses_all_slots(
     worker = make_worker([queue], concurrency=6, command=True)  # of a queue that nobody has used
     for number, name in enumerate(("wait_at", "wait_at_async")):
         gate = tmp_path / name
-        handles = app.enqueue_many([app.tasks[name].options(queue=queue).call(str(gate)) for _ in range(12)])
+        handles = app.enqueue_many([app.tasks[name].options(queue=queue).call(str(gate)) for _ in range(12)]).handles()
         worker.wait_for("begin", 12 * number + 6)
         gate.touch()
         results(handles)
@@ -109,7 +109,7 @@ def test_a_limited_queue_never_takes_more_and_goes_on_at_once(
     worker = make_worker({few: 2, many: None}, concurrency=8, command=True)
     gates = [tmp_path / f"gate{number}" for number in range(6)]
     limited = app.tasks["wait_at"].options(queue=few)
-    handles = app.enqueue_many([limited.call(str(gate)) for gate in gates])
+    handles = app.enqueue_many([limited.call(str(gate)) for gate in gates]).handles()
     app.tasks["echo"].options(queue=many).enqueue().result(timeout=TIMEOUT_S)  # so that the queue exists
     for number, gate in enumerate(gates):
         worker.wait_for("begin", min(number + 2, len(gates)))
@@ -127,7 +127,7 @@ def test_a_limited_queue_never_takes_more_and_goes_on_at_once(
     # The other queue has the rest of the slots, whatever is in the limited one.
     both = [limited.call(str(tmp_path / "gate")) for _ in range(5)]
     both += [app.tasks["wait_at_async"].options(queue=many).call(str(tmp_path / "gate")) for _ in range(10)]
-    handles = app.enqueue_many(both)
+    handles = app.enqueue_many(both).handles()
     worker.wait_for("begin", len(gates) + 8)
     # One of them at least: the long poll that was under way may have been meant for one.
     assert 1 <= stats(app, few).claimed <= 2
@@ -140,8 +140,8 @@ def test_a_limited_queue_never_takes_more_and_goes_on_at_once(
 def test_no_queue_starves(app: Holdfast, make_worker: MakeWorker, queue: str) -> None:
     queues = [f"{queue}.{name}" for name in "abc"]
     work = app.tasks["work"]
-    long = app.enqueue_many([work.options(queue=queues[0]).call(0.01) for _ in range(40)])
-    short = app.enqueue_many([work.options(queue=name).call(0.01) for name in queues[1:] for _ in range(3)])
+    long = app.enqueue_many([work.options(queue=queues[0]).call(0.01) for _ in range(40)]).handles()
+    short = app.enqueue_many([work.options(queue=name).call(0.01) for name in queues[1:] for _ in range(3)]).handles()
     worker = make_worker(queues, concurrency=2)
     results(short + long)
     order = [line["queue"] for line in worker.journal("begin")]

@@ -59,7 +59,7 @@ def results(handles: list[Handle[Any]]) -> list[Any]:
 
 def wait_at_gate(app: Holdfast, queue: str, gate: Path, each: int = 1) -> list[Handle[Any]]:
     """Enqueues tasks that wait at the gate, blocking and async ones in turn."""
-    return app.enqueue_many([app.tasks[name].options(queue=queue).call(str(gate)) for name in KINDS] * each)
+    return app.enqueue_many([app.tasks[name].options(queue=queue).call(str(gate)) for name in KINDS] * each).handles()
 
 
 def use(app: Holdfast, queue: str) -> None:
@@ -229,7 +229,7 @@ def test_lost_answers_to_reports_do_no_harm(
     for number in range(3):
         gate = tmp_path / f"gate{number}"
         handles = wait_at_gate(app, queue, gate, each=2)
-        failing = app.enqueue_many([fail_at.call(str(gate))] * 2)
+        failing = app.enqueue_many([fail_at.call(str(gate))] * 2).handles()
         worker.wait_for("begin", 8 * number + 6)
         wait_for_poll(app, queue)
         before = stats(app, queue)
@@ -258,7 +258,7 @@ def test_lost_answers_to_claims_leave_no_task_waiting(
     for number in range(3):
         wait_for_poll(app, queue)
         proxy.set(answers=Flow.LOSE)
-        handles = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0) for _ in range(5)])
+        handles = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0) for _ in range(5)]).handles()
         wait_until(lambda: stats(app, queue).claimed > 0, "a claim whose answer is lost")
         proxy.reset()
         began_s = time.monotonic()
@@ -284,7 +284,7 @@ def test_a_server_that_was_gone_comes_back_and_all_tasks_complete(
             calls = [app.tasks[name].options(queue=queue).call(0.3) for name in ("work", "work_async")]
             calls += [app.tasks[name].options(queue=queue).call(str(gate)) for name in KINDS]
             begun = sum(len(worker.journal("begin")) for worker in workers)
-            handles = app.enqueue_many(calls * number)
+            handles = app.enqueue_many(calls * number).handles()
             _wait_for_begins(workers, begun + 30)
             end()
             proxy.reset()
@@ -371,7 +371,7 @@ def test_a_stop_in_a_long_poll_leaves_no_claim_behind(
     worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address)
     wait_for_poll(app, queue)
     proxy.set(answers=Flow.HOLD)
-    handles = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0) for _ in range(5)])
+    handles = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0) for _ in range(5)]).handles()
     claimed = wait_until(lambda: stats(app, queue).claimed, "a claim whose answer is on its way")
     reported_s = time.monotonic()
     worker.signal(signal.SIGTERM)
@@ -394,7 +394,7 @@ def test_a_stop_under_load_leaves_no_claim_behind(app: Holdfast, make_worker: Ma
     def produce() -> None:
         nonlocal made
         while not stopped.is_set():
-            made += len(app.enqueue_many([task.call(number) for number in range(10)]))
+            made += len(app.enqueue_many([task.call(number) for number in range(10)]).handles())
 
     producer = threading.Thread(target=produce)
     producer.start()

@@ -6,8 +6,10 @@ from typing import Any, assert_type
 from holdfast.client import (
     AsyncHandle,
     AsyncTask,
+    Enqueued,
     Handle,
     Holdfast,
+    Rejected,
     RunningTask,
     Task,
     TaskInfo,
@@ -54,7 +56,13 @@ def blocking() -> None:
     later = send.options(run_at=datetime.now(UTC), request_id="signup-17", headers={"trace": "1"}, tenant="acme")
     assert_type(later.enqueue("ada@example.org").result(), str)
     assert_type(count.options(delay=60, priority=9, queue="slow", max_attempts=3)([1]), int)
-    assert_type(app.enqueue_many([send.call("a"), send.call("b", "c")]), list[Handle[str]])
+    many = assert_type(app.enqueue_many([send.call("a"), send.call("b", "c")]), Enqueued[Handle[str]])
+    assert_type(many.handles(), list[Handle[str]])
+    assert_type(many.accepted, list[Handle[str]])
+    assert_type(many.refused, dict[int, Rejected])
+    for outcome in send.enqueue_many(["a", ("b", "c"), {"to": "d"}]):
+        assert_type(outcome.reason if isinstance(outcome, Rejected) else outcome.result(), str)
+    assert_type(send.options(request_id=str).enqueue("a").id, str)
     assert_type(app.handle("id"), Handle[Any])
 
 
@@ -67,7 +75,8 @@ async def asynchronous() -> None:
     assert_type(await handle.cancel(), TaskState)
     assert_type(await (await fetch.enqueue_async("http://example.org")).result(), bytes | None)
     assert_type(await (await fetch.options(delay=1).enqueue_async("http://example.org")).result(), bytes | None)
-    assert_type(await app.enqueue_many_async([fetch.call("a")]), list[AsyncHandle[bytes | None]])
+    assert_type((await app.enqueue_many_async([fetch.call("a")])).handles(), list[AsyncHandle[bytes | None]])
+    assert_type(await fetch.enqueue_many_async(["a"]), Enqueued[AsyncHandle[bytes | None]])
 
 
 def pass_on(some: Task[[str, str], str], other: AsyncTask[[str], bytes]) -> None:

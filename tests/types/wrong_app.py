@@ -33,6 +33,8 @@ def mistakes() -> None:
     fetch.enqueue(number)  # type: ignore[arg-type]
     text: str = fetch.enqueue("http://example.org").result()  # type: ignore[assignment]
     app.enqueue_many([send("a"), text])  # type: ignore[arg-type]
+    print(app.enqueue_many([send.call("a")])[0].id)  # type: ignore[union-attr]
+    print(send.enqueue_many(["a"])[0].result())  # type: ignore[union-attr]
     app.task("send")  # type: ignore[call-overload]
 
 

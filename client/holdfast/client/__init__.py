@@ -38,6 +38,7 @@ from holdfast.client.cluster_models import (
     Transferred,
 )
 from holdfast.client.context import RetryAt, RunningTask, Snooze, StopReason, TaskLogFilter, current_task
+from holdfast.client.enqueued import Enqueued
 from holdfast.client.errors import (
     ClientClosed,
     ClientForked,
@@ -49,6 +50,7 @@ from holdfast.client.errors import (
     HoldfastError,
     InvalidAddress,
     InvalidArgument,
+    NotAllAccepted,
     NotDead,
     NotFound,
     NotJson,
@@ -156,6 +158,7 @@ __all__ = [
     "DeadlineExceeded",
     "Discard",
     "DiscardPage",
+    "Enqueued",
     "Extended",
     "Extension",
     "Failed",
@@ -176,6 +179,7 @@ __all__ = [
     "NodeAddress",
     "NodeInfo",
     "NodeReport",
+    "NotAllAccepted",
     "NotDead",
     "NotFound",
     "NotJson",

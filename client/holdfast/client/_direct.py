@@ -25,6 +25,7 @@ from holdfast.client.errors import (
     Rejected,
     Unavailable,
     UnexpectedAnswer,
+    as_rejected,
     rejected,
 )
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
@@ -37,7 +38,6 @@ from holdfast.transport.over_shards import SplitCall, send_over_shards, send_par
 from holdfast.transport.parts import Parts
 
 _NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Unavailable)
-_RETRY_AFTER_MS = 200  # of a shard whose leader was out of reach
 
 # Those that are about all queues, or about none, if they name none.
 _OF_ALL_WITHOUT_A_QUEUE = (
@@ -246,11 +246,7 @@ def _has_answered(answer: Any) -> bool | None:
 
 
 def _rejection(error: HoldfastError) -> pb.Rejection:
-    if isinstance(error, Rejected):
-        return pb.Rejection(
-            reason=error.reason, message=error.message, field=error.field, retry_after_ms=error.retry_after_ms
-        )
-    if isinstance(error, ConnectionFailed) and not error.sent:
-        return pb.Rejection(reason="NOT_LEADER", message=str(error), retry_after_ms=_RETRY_AFTER_MS)
-    # A lost connection, or silence: the call may have taken effect.
-    return pb.Rejection(reason="OUTCOME_UNKNOWN", message=str(error), retry_after_ms=1)
+    refusal = as_rejected(error)
+    return pb.Rejection(
+        reason=refusal.reason, message=refusal.message, field=refusal.field, retry_after_ms=refusal.retry_after_ms
+    )

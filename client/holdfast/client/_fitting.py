@@ -1,6 +1,7 @@
 """Requests of values that may not fit, and answers of one outcome per item: what all files between values and messages
 have in common."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
@@ -15,10 +16,14 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 T = TypeVar("T")
 ChoiceT = TypeVar("ChoiceT", bound=Choice)
 MessageT = TypeVar("MessageT", bound=Message)
+RejectedT = TypeVar("RejectedT", bound=Rejected)
 NumberT = TypeVar("NumberT", bound=float)
 
 # What protobuf raises for a value that does not fit its field. Its own text names no field and may show the value.
 MISFITS = (TypeError, ValueError, OverflowError, AttributeError)
+
+# How the field of an enqueue begins that is one of its tasks, or, without a place, of some of them.
+_IN_TASKS = re.compile(r"tasks(\[\d+\])?(?=\.|$)")
 
 _STATES: dict[int, TaskState] = {
     pb.TASK_STATE_READY: TaskState.READY,
@@ -229,6 +234,35 @@ def only(outcomes: list[T | Rejected]) -> T:
     if isinstance(outcome, Rejected):
         raise outcome
     return outcome
+
+
+def at_place(refusal: RejectedT, place: int) -> RejectedT:
+    """A refusal names its task by the place in the request; whoever asked knows of another one.
+
+    >>> at_place(InvalidArgument("Expected tasks[3].priority from 0 to 9.", field="tasks[3].priority"), 1003)
+    InvalidArgument('Expected tasks[1003].priority from 0 to 9.', reason='', field='tasks[1003].priority')
+    >>> at_place(InvalidArgument("Expected fewer names.", field="tasks.headers"), 7).field
+    'tasks[7].headers'
+    """
+    named = _IN_TASKS.match(refusal.field)
+    if named is None:
+        return refusal
+    was, now = named[0], f"tasks[{place}]"
+    field = refusal.field.replace(was, now, 1)
+    # Its place may be in the sentence more than once; the bare word need not mean the field.
+    message = refusal.message.replace(*((was, now) if "[" in was else (refusal.field, field)))
+    return changed(refusal, message=message, field=field)
+
+
+def changed(refusal: RejectedT, *, message: str | None = None, field: str | None = None) -> RejectedT:
+    """Another of its kind."""
+    return type(refusal)(
+        refusal.message if message is None else message,
+        reason=refusal.reason,
+        field=refusal.field if field is None else field,
+        retry_after_ms=refusal.retry_after_ms,
+        metadata=refusal.metadata,
+    )
 
 
 def state_of(number: int) -> TaskState:

@@ -89,7 +89,7 @@ class Options:
     max_attempts: int | None = None
     max_claims: int | None = None
     tenant: Key = ""
-    request_id: str | None = None
+    request_id: Key | None = None
     request_id_ttl_ms: int | None = None
     delay_ms: int | None = None
     run_at_ms: int | None = None
@@ -111,7 +111,7 @@ class Options:
             headers=self.headers,
             priority=self.priority,
             tenant=_key_of("tenant", self.tenant, arguments),
-            request_id=self.request_id,
+            request_id=_request_id_of(self.request_id, arguments),
             request_id_ttl_ms=self.request_id_ttl_ms,
             run_at_ms=self.run_at_ms,
             delay_ms=self.delay_ms,
@@ -142,7 +142,7 @@ def checked(
     tenant: Key | None = None,
     delay: Seconds | None = None,
     run_at: datetime | None = None,
-    request_id: str | None = None,
+    request_id: Key | None = None,
     request_id_ttl: Seconds | None = None,
     headers: Mapping[str, str] | None = None,
     result_ttl: Seconds | None = None,
@@ -237,7 +237,12 @@ def _key_of(option: str, key: Key, arguments: inspect.BoundArguments) -> str:
     if isinstance(key, str):
         return key
     arguments.apply_defaults()
-    return _checked_text(option, key(*arguments.args, **arguments.kwargs))
+    try:
+        text = key(*arguments.args, **arguments.kwargs)
+    except Exception as error:
+        sentence = f"Expected {option} to be made of the arguments, but its function raised {type(error).__name__}."
+        raise refused(option, sentence) from error
+    return _checked_text(option, text)
 
 
 def _checked_text(option: str, text: object) -> str:
@@ -248,11 +253,17 @@ def _checked_text(option: str, text: object) -> str:
     return text
 
 
-def _request_id(text: str | None) -> str | None:
-    if text == "":
+def _request_id(given: Key | None) -> Key | None:
+    if given == "":
         sentence = "Expected request_id to be a text, but it is empty: leave it out if there is none."
         raise refused("request_id", sentence, "MISSING_FIELD")
-    return text if text is None else _checked_text("request_id", text)
+    return _key("request_id", given)
+
+
+def _request_id_of(request_id: Key | None, arguments: inspect.BoundArguments) -> str | None:
+    text = None if request_id is None else _key_of("request_id", request_id, arguments)
+    _request_id(text)  # a function may have made an empty one
+    return text
 
 
 def _choice(option: str, kinds: type[ChoiceT], value: str) -> ChoiceT:

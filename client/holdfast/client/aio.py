@@ -19,7 +19,7 @@ from holdfast.client._coalescing import Coalescer
 from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
-from holdfast.client._fitting import only
+from holdfast.client._fitting import at_place, only
 from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._options import call_limit_s, limit_s
@@ -32,6 +32,7 @@ from holdfast.client.errors import (
     STALE_MAP,
     ConnectionFailed,
     DeadlineExceeded,
+    InvalidArgument,
     OutcomeUnknown,
     Overloaded,
     Rejected,
@@ -167,27 +168,41 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             outcome = await self._single_enqueues.put(SingleEnqueue(task), size_bytes, self._timeout_s)
         except TimeoutError:
             raise DeadlineExceeded(self.address, self._timeout_s) from None
-        return only([_as_first(outcome)])
+        return only([at_place(outcome, 0) if isinstance(outcome, Rejected) else outcome])
 
     async def enqueue_many(
         self, tasks: Sequence[NewTask], *, timeout_s: float | None = None
     ) -> list[Accepted | Rejected]:
         """Hands over many tasks in one call: by far the cheapest way, up to 1,000 tasks or 4 MiB at a time.
 
+        A task that no request can hold is refused in its place like one that the server refuses; the others are sent.
+
         >>> import asyncio
         >>> async def main() -> None:
         ...     async with AsyncClient() as client:
-        ...         tasks = [NewTask("mail", "welcome", str(n).encode()) for n in range(3)]
+        ...         tasks = [NewTask("mail", "welcome", str(n).encode(), priority=n * 2**62) for n in range(3)]
         ...         for outcome in await client.enqueue_many(tasks):
-        ...             print("refused" if isinstance(outcome, Rejected) else "accepted")
+        ...             print(f"refused: {outcome.field}" if isinstance(outcome, Rejected) else "accepted")
         >>> asyncio.run(main())
         accepted
         accepted
-        accepted
+        refused: tasks[2].priority
         """
         if not tasks:
             return []
-        return (await self._enqueue_until(tasks, call_limit_s(timeout_s, self._timeout_s)))[0]
+        try:
+            return (await self._enqueue_until(tasks, call_limit_s(timeout_s, self._timeout_s)))[0]
+        except InvalidArgument:
+            misfits = _misfits(tasks)
+            if not misfits:
+                raise
+        # Nothing was sent yet: what does not fit is refused by itself, and the others go without it.
+        places = [place for place in range(len(tasks)) if place not in misfits]
+        outcomes: dict[int, Accepted | Rejected] = dict(misfits)
+        sent = await self.enqueue_many([tasks[place] for place in places], timeout_s=timeout_s)
+        for place, outcome in zip(places, sent, strict=True):
+            outcomes[place] = at_place(outcome, place) if isinstance(outcome, Rejected) else outcome
+        return [outcomes[place] for place in range(len(tasks))]
 
     async def _enqueue_until(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str] = ()) -> Sent:
         """`kept`: the automatic idempotency keys that they had before."""
@@ -513,19 +528,16 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         return omitted
 
 
+def _misfits(tasks: Sequence[NewTask]) -> dict[int, InvalidArgument]:
+    """The tasks that no request can hold, by their places, and why."""
+    found: dict[int, InvalidArgument] = {}
+    for place, task in enumerate(tasks):
+        try:
+            _wire.enqueue_request([task])
+        except InvalidArgument as refused:
+            found[place] = at_place(refused, place)
+    return found
+
+
 def _is_unfinished(task: TaskInfo | Rejected) -> bool:
     return isinstance(task, TaskInfo) and not task.state.is_final
-
-
-def _as_first(outcome: T | Rejected) -> T | Rejected:
-    """A refusal names its task by the place in the request; whoever asked for one task knows of no other place."""
-    if not isinstance(outcome, Rejected) or not outcome.field.startswith("tasks["):
-        return outcome
-    place = outcome.field[: outcome.field.index("]") + 1]
-    return type(outcome)(
-        outcome.message.replace(place, "tasks[0]"),
-        reason=outcome.reason,
-        field=outcome.field.replace(place, "tasks[0]", 1),
-        retry_after_ms=outcome.retry_after_ms,
-        metadata=outcome.metadata,
-    )

@@ -12,29 +12,25 @@ What has `_async` in its name, and every method of `AsyncHandle`, is for program
 
 import inspect
 import os
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, update_wrapper
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from holdfast.client._batches import take_batch
+from holdfast.client._fitting import changed
 from holdfast.client._loop_thread import LoopThread
 from holdfast.client._options import Key, Options, Retry, Seconds, checked, duration_ms, limit_s, refused
-from holdfast.client._wire import approximate_bytes
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import decode_json, encode_call, signature_of
-from holdfast.client.errors import Rejected, ResultExpired, TaskCancelled, TaskFailed
+from holdfast.client.enqueued import Enqueued, enqueue_each
+from holdfast.client.errors import NotJson, Rejected, ResultExpired, TaskCancelled, TaskFailed
 from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
 
 DEFAULT_QUEUE = "default"
 DEFAULT_LEASE_S = 30.0
 ADDRESS_VARIABLE = "HOLDFAST_ADDRESS"
-
-_ENQUEUE_BATCH = 1_000
-_ENQUEUE_BATCH_BYTES = 4 * 1024 * 1024
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +39,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R]):
-    """A call of a task that can be enqueued, together with others: see `Holdfast.enqueue_many`."""
+    """A call of a task that can be enqueued, together with others: see `Holdfast.enqueue_many`.
+
+    >>> app = Holdfast("localhost:7400")
+    >>> @app.task(queue="mail")
+    ... def greet(name: str) -> str:
+    ...     return f"Hello {name}"
+    >>> greet.call("Ada").new_task.payload
+    b'["Ada"]'
+    """
 
     new_task: NewTask
 
@@ -86,7 +90,7 @@ class _TaskBase(Generic[P, R]):
         tenant: Key | None = None,
         delay: Seconds | None = None,
         run_at: datetime | None = None,
-        request_id: str | None = None,
+        request_id: Key | None = None,
         request_id_ttl: Seconds | None = None,
         headers: Mapping[str, str] | None = None,
         result_ttl: Seconds | None = None,
@@ -95,7 +99,8 @@ class _TaskBase(Generic[P, R]):
 
         delay: not before so many seconds from now. run_at: not before this moment; it must have a time zone.
         request_id: enqueue it once only; the same id in the same queue leads to the same task, for a day or as long as
-        `request_id_ttl` says, and at least while the task lives.
+        `request_id_ttl` says, and at least while the task lives. For many calls a function that makes one of the
+        arguments of each, as for the keys.
         result_ttl: how long the result is kept. headers: carried with the task.
         What else there is takes the place of what `@app.task` was given, `retry` as a whole; an empty text takes a key
         or a tenant away.
@@ -140,6 +145,51 @@ class _TaskBase(Generic[P, R]):
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> "AsyncHandle[R]":
         """The same for programs with an event loop."""
         return await self._app.enqueue_async(self.call(*args, **kwargs))
+
+    def enqueue_many(self, arguments: Iterable[object]) -> "Enqueued[Handle[R]]":
+        """Hands over one call for each of these, as `Holdfast.enqueue_many` does: by far the cheapest way.
+
+        Each is a tuple of arguments, a dictionary of arguments by name, or else the only argument. One that is a tuple
+        or a dictionary itself is put into a tuple. Arguments that cannot be sent are refused in their place.
+
+        >>> app = Holdfast("localhost:7400")
+        >>> @app.task
+        ... def greet(name: str, mark: str = "!") -> str:
+        ...     return f"Hello {name}{mark}"
+        >>> len(greet.enqueue_many(["Ada", ("Grace", "?"), {"name": "Edsger"}]).handles())
+        3
+        >>> outcomes = greet.enqueue_many(["Ada", object()])
+        >>> print(len(outcomes.accepted), outcomes.refused[1].field)
+        1 tasks[1].arguments
+        >>> once = greet.options(request_id=lambda name, mark: f"greet-{name}{mark}")
+        >>> len(once.enqueue_many(["Ada", "Grace"]).handles())  # may be done again
+        2
+        """
+        return self._app._enqueue_each(self._tasks_of(arguments))
+
+    async def enqueue_many_async(self, arguments: Iterable[object]) -> "Enqueued[AsyncHandle[R]]":
+        """The same for programs with an event loop."""
+        return await self._app._enqueue_each_async(self._tasks_of(arguments))
+
+    def _tasks_of(self, arguments: Iterable[object]) -> list[NewTask | Rejected]:
+        if isinstance(arguments, str | bytes | Mapping):  # it would be taken letter by letter, or key by key
+            sentence = f"Expected the arguments of several calls of {self.name}, but got one: put it into a list."
+            raise refused("arguments", sentence)
+        return [self._task_of(each, f"tasks[{place}]") for place, each in enumerate(arguments)]
+
+    def _task_of(self, arguments: object, where: str) -> NewTask | Rejected:
+        positional = arguments if isinstance(arguments, tuple) else (arguments,)
+        make: Callable[..., Call[R]] = self.call
+        try:
+            return (make(**arguments) if isinstance(arguments, Mapping) else make(*positional)).new_task
+        except Rejected as error:  # by the name of an option that is made of the arguments
+            return changed(error, field=f"{where}.{error.field}")
+        except NotJson as error:
+            return refused(f"{where}.arguments", str(error))
+        except TypeError as error:  # the function does not take them
+            named = isinstance(arguments, Mapping)
+            hint = "; a dictionary that is the argument itself goes into a tuple" if named else ""
+            return refused(f"{where}.arguments", f"{error}{hint}.")
 
 
 class Task(_TaskBase[P, R]):
@@ -395,30 +445,50 @@ class Holdfast:
 
     def enqueue(self, call: Call[R]) -> Handle[R]:
         """Hands over one call, made with `task.call(…)`; `task.enqueue(…)` is the same in one step."""
-        accepted = self.run(lambda client: client.enqueue(call.new_task))
-        return Handle(self, accepted.task_id, duplicate=accepted.duplicate, duplicate_state=accepted.state)
+        return self._handle(self.run(lambda client: client.enqueue(call.new_task)))
 
     async def enqueue_async(self, call: Call[R]) -> AsyncHandle[R]:
         """The same for programs with an event loop."""
-        accepted = await self.run_async(lambda client: client.enqueue(call.new_task))
-        return AsyncHandle(self, accepted.task_id, duplicate=accepted.duplicate, duplicate_state=accepted.state)
+        return self._async_handle(await self.run_async(lambda client: client.enqueue(call.new_task)))
 
-    def enqueue_many(self, calls: Iterable[Call[R]]) -> list[Handle[R]]:
-        """Hands over many calls, a thousand at a time: by far the cheapest way. Raises at the first that is refused.
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> Enqueued[Handle[R]]:
+        """Hands over many calls, a thousand at a time: by far the cheapest way. Each has its own answer, in order: the
+        handle of its task, or a `Rejected`, whatever is wrong with it or happened on the way. Look at the answers, or
+        call `handles()` of them, which raises if a call was refused. This itself raises only if the app is closed.
+        `task.enqueue_many(…)` is the same for one task.
 
-        If it raises, some of the calls may have been accepted: give them request ids to be able to repeat it.
+        What is refused leaves the others alone. A call to the server that fails, or whose outcome is unknown, is the
+        refusal of its own tasks; after two such in a row nothing more is sent. Calls with a request id may always be
+        handed over again: `repeatable` has the places of those for which that helps and does no harm.
+
+        >>> app = Holdfast("localhost:7400")
+        >>> @app.task
+        ... def greet(name: str) -> str:
+        ...     return f"Hello {name}"
+        >>> calls = [greet.call("Ada"), greet.options(priority=9).call("Grace")]
+        >>> for outcome in app.enqueue_many(calls):
+        ...     print(f"refused: {outcome}" if isinstance(outcome, Rejected) else "accepted")
+        accepted
+        accepted
+        >>> ada, grace = app.enqueue_many(calls).handles()
         """
-        tasks = [call.new_task for call in calls]
-        accepted = self.run(lambda client: _enqueue_all(client, tasks))
-        return [Handle(self, each.task_id, duplicate=each.duplicate, duplicate_state=each.state) for each in accepted]
+        return self._enqueue_each([call.new_task for call in calls])
 
-    async def enqueue_many_async(self, calls: Iterable[Call[R]]) -> list[AsyncHandle[R]]:
+    async def enqueue_many_async(self, calls: Iterable[Call[R]]) -> Enqueued[AsyncHandle[R]]:
         """The same for programs with an event loop."""
-        tasks = [call.new_task for call in calls]
-        accepted = await self.run_async(lambda client: _enqueue_all(client, tasks))
-        return [
-            AsyncHandle(self, each.task_id, duplicate=each.duplicate, duplicate_state=each.state) for each in accepted
-        ]
+        return await self._enqueue_each_async([call.new_task for call in calls])
+
+    def _enqueue_each(self, tasks: Sequence[NewTask | Rejected]) -> Enqueued[Handle[Any]]:
+        return self.run(lambda client: enqueue_each(client, tasks, self._handle))
+
+    async def _enqueue_each_async(self, tasks: Sequence[NewTask | Rejected]) -> Enqueued[AsyncHandle[Any]]:
+        return await self.run_async(lambda client: enqueue_each(client, tasks, self._async_handle))
+
+    def _handle(self, accepted: Accepted) -> Handle[Any]:
+        return Handle(self, accepted.task_id, duplicate=accepted.duplicate, duplicate_state=accepted.state)
+
+    def _async_handle(self, accepted: Accepted) -> AsyncHandle[Any]:
+        return AsyncHandle(self, accepted.task_id, duplicate=accepted.duplicate, duplicate_state=accepted.state)
 
     def handle(self, task_id: str) -> Handle[Any]:
         """The handle of a task whose id was kept somewhere."""
@@ -437,17 +507,6 @@ class Holdfast:
     async def run_async(self, call: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
         """The same for programs with an event loop."""
         return await self._thread.run_async(call)
-
-
-async def _enqueue_all(client: AsyncClient, tasks: Iterable[NewTask]) -> list[Accepted]:
-    accepted: list[Accepted] = []
-    line = deque(tasks)
-    while batch := take_batch(line, _ENQUEUE_BATCH, _ENQUEUE_BATCH_BYTES, approximate_bytes):
-        for outcome in await client.enqueue_many(batch):
-            if isinstance(outcome, Rejected):
-                raise outcome
-            accepted.append(outcome)
-    return accepted
 
 
 def _result(info: TaskInfo) -> Any:

@@ -8,6 +8,7 @@ HoldfastError
 ├── DeadlineExceeded     the server did not answer in time
 ├── UnexpectedAnswer     whatever answered does not speak this API
 ├── NotJson              arguments or a result that JSON cannot hold
+├── NotAllAccepted       some calls of many were refused: accepted, refused, repeatable
 ├── OpsPortFailed        a worker's port for probes and metrics cannot be opened
 ├── ResultTimeout        the task did not finish in the time given
 ├── ResultExpired        the result of a task that has succeeded was not kept for so long
@@ -42,15 +43,17 @@ with its `request_id`, a reserve with its `claim_request_id`. No message ever ho
 # ruff: noqa: N818 - the names say what happened; half of them are read as results of a batch, not raised
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+from typing import Any
 
 NO_LEADER = "no leader: a majority must run; see `holdfast shard ls`"  # said of a cluster of which some nodes answer
 
 STALE_MAP = "STALE_MAP"
 
-_NO_METADATA: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+_RETRY_AFTER_MS = 200  # of a server that was out of reach
 
 
 def _instant(instant_ms: int) -> str:
@@ -158,6 +161,28 @@ class NotJson(HoldfastError, TypeError):
 
     def __str__(self) -> str:
         return f"Expected {self.what} to be JSON, but {self.problem}: pass text, numbers, lists and dictionaries."
+
+
+class NotAllAccepted(HoldfastError):
+    """Some calls that were handed over together were refused; the others are accepted. See `Enqueued`."""
+
+    def __init__(
+        self, accepted: Sequence[Any] = (), refused: Mapping[int, "Rejected"] = _NONE, repeatable: Sequence[int] = ()
+    ) -> None:
+        super().__init__()
+        self.accepted = list(accepted)  # the handles of those that are, in order
+        self.refused = dict(refused)  # the others by their places
+        self.repeatable = list(repeatable)  # places of those that may well be handed over again
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A handle belongs to the app of its process: on the way to another one its task's id is left of it.
+        ids = [getattr(each, "id", each) for each in self.accepted]
+        return type(self), (ids, self.refused, self.repeatable)
+
+    def __str__(self) -> str:
+        count = f"{len(self.refused)} of {len(self.accepted) + len(self.refused)}"
+        first = "".join(f" The first, tasks[{place}]: {self.refused[place]}" for place in sorted(self.refused)[:1])
+        return f"{count} calls were refused; `accepted` has the handles of the others, `refused` says why.{first}"
 
 
 class OpsPortFailed(HoldfastError, OSError):
@@ -275,7 +300,7 @@ class Rejected(HoldfastError):
         reason: str = "",
         field: str = "",
         retry_after_ms: int = 0,
-        metadata: Mapping[str, str] = _NO_METADATA,
+        metadata: Mapping[str, str] = _NONE,
     ) -> None:
         super().__init__(message)
         self.message = message  # one sentence for people
@@ -413,9 +438,19 @@ def rejected(
     *,
     field: str = "",
     retry_after_ms: int = 0,
-    metadata: Mapping[str, str] = _NO_METADATA,
+    metadata: Mapping[str, str] = _NONE,
     status: str = "",
 ) -> Rejected:
     """The error of the right type for a reason; `status` is the gRPC status code by name, if there was one."""
     kind = _BY_REASON.get(reason) or _BY_STATUS.get(status, Rejected)
     return kind(message, reason=reason, field=field, retry_after_ms=retry_after_ms, metadata=metadata)
+
+
+def as_rejected(error: HoldfastError) -> Rejected:
+    """What a call that failed as a whole means for each of its items."""
+    if isinstance(error, Rejected):
+        return error
+    if isinstance(error, ConnectionFailed) and not error.sent:
+        return rejected("NOT_LEADER", str(error), retry_after_ms=_RETRY_AFTER_MS)
+    # A lost connection, or silence: the call may have taken effect.
+    return rejected("OUTCOME_UNKNOWN", str(error), retry_after_ms=1)

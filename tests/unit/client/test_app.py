@@ -79,7 +79,7 @@ def test_wrong_options_are_refused(app: Holdfast) -> None:
         (lambda: send.options(run_at=datetime(2030, 1, 1)), "run_at", "time zone"),
         (lambda: send.options(run_at=5), "run_at", "run_at to be a datetime, but got int"),  # type: ignore[arg-type]
         (lambda: send.options(request_id=""), "request_id", "request_id to be a text, but it is empty"),
-        (lambda: send.options(request_id=5), "request_id", "request_id to be a text, but got int"),  # type: ignore[arg-type]
+        (lambda: send.options(request_id=5), "request_id", "request_id to be a text or a plain function"),  # type: ignore[arg-type]
         (lambda: send.options(request_id="r" * 257), "request_id", "request_id of at most 256 bytes"),
         (lambda: send.options(retry=RetryPolicy(base_ms=10, cap_ms=5)), "retry.base_ms", r"at most cap_ms \(5\)"),
         (lambda: app.task(retry=RetryPolicy(base_ms=10, cap_ms=5)), "retry.base_ms", r"at most cap_ms \(5\)"),
@@ -235,6 +235,31 @@ def test_a_key_that_is_no_text_is_refused_when_the_call_is_made(app: Holdfast) -
         count.call(1)
     with pytest.raises(InvalidArgument, match="limit_key of at most 256 bytes"):
         other.call(257)
+
+
+def test_a_request_id_may_be_made_of_the_arguments(app: Holdfast) -> None:
+    @app.task
+    def greet(name: str, mark: str = "!") -> None: ...
+
+    once = greet.options(request_id=lambda name, mark: name and name + mark)
+    assert once.call("Ada").new_task.request_id == "Ada!"
+    assert once.options(request_id="own").call("Ada").new_task.request_id == "own"
+    with pytest.raises(InvalidArgument, match="it is empty") as refused:
+        once.call("")
+    assert refused.value.field == "request_id"
+
+
+def test_a_key_that_cannot_be_made_is_refused_by_its_name(app: Holdfast) -> None:
+    """With its cause, but without the words of that, which may show an argument."""
+
+    @app.task(unique_key=lambda order: order["a secret"])
+    def ship(order: dict[str, str]) -> None: ...
+
+    with pytest.raises(InvalidArgument, match="unique_key to be made of .* raised KeyError") as refused:
+        ship.call({})
+    assert refused.value.field == "unique_key"
+    assert isinstance(refused.value.__cause__, KeyError)
+    assert "secret" not in str(refused.value)
 
 
 def test_two_tasks_of_one_name_and_tasks_without_a_name_are_refused(app: Holdfast) -> None:

@@ -457,10 +457,26 @@ async def test_dead_letters(server: ScriptedServer, client: AsyncClient) -> None
 async def test_values_that_do_not_fit_are_refused_by_name_and_not_sent(
     server: ScriptedServer, client: AsyncClient, task: NewTask, field: str
 ) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        await client.enqueue_many([NewTask("q", "t"), task])
-    assert caught.value.field == field
-    assert "9223372036854775808" not in str(caught.value), "values are not shown"
+    refused = pb.Rejection(reason="OUT_OF_RANGE", message="Expected less of tasks[1].ttl_ms.", field="tasks[1].ttl_ms")
+    outcomes = [pb.EnqueueOutcome(accepted=pb.Accepted(task_id="id-1")), pb.EnqueueOutcome(rejection=refused)]
+    server.on("Enqueue", pb.EnqueueResponse(outcomes=outcomes))
+    first, misfit, last = await client.enqueue_many([NewTask("q", "first"), task, NewTask("q", "last")])
+    assert isinstance(misfit, InvalidArgument)
+    assert misfit.field == field
+    assert "9223372036854775808" not in str(misfit), "values are not shown"
+    assert first == Accepted("id-1")
+    assert isinstance(last, InvalidArgument)
+    assert (last.field, last.message) == ("tasks[2].ttl_ms", "Expected less of tasks[2].ttl_ms."), (
+        "as its caller counts"
+    )
+    assert [spec.type for spec in server.requests["Enqueue"][0].tasks] == ["first", "last"]
+
+
+async def test_a_batch_of_which_nothing_fits_is_not_sent(server: ScriptedServer, client: AsyncClient) -> None:
+    wrong = NewTask("q", "t", priority=2**63)
+    assert [type(each) for each in await client.enqueue_many([wrong] * 2)] == [InvalidArgument] * 2
+    with pytest.raises(InvalidArgument):
+        await client.enqueue(wrong, timeout_s=1)
     assert not server.requests
 
 

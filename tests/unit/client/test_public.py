@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import inspect
+from collections.abc import Iterable
 from enum import StrEnum
 from types import ModuleType
 from typing import Any
@@ -13,22 +14,27 @@ import holdfast.client
 from holdfast.cli import output, times
 from holdfast.client import (
     AsyncClient,
+    Call,
     CatchUp,
     ClaimedTask,
     ClaimRef,
+    Holdfast,
     NewTask,
     Overlap,
     ReplicaRole,
     RetryShape,
     StepState,
+    Task,
     TaskInfo,
     TaskState,
     UniqueScope,
     _batches,
+    _fitting,
     _leaders,
     _memory,
     arguments,
     cluster_models,
+    enqueued,
     errors,
     models,
     queue_models,
@@ -49,6 +55,7 @@ ERRORS = [
     "HoldfastError",
     "InvalidAddress",
     "InvalidArgument",
+    "NotAllAccepted",
     "NotDead",
     "NotFound",
     "NotJson",
@@ -160,6 +167,7 @@ APP = [
     "AsyncHandle",
     "AsyncTask",
     "Call",
+    "Enqueued",
     "Handle",
     "Holdfast",
     "Retry",
@@ -338,7 +346,20 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [models, cluster_models, queue_models, schedules, times, output, _batches, _leaders, _memory, arguments],
+    [
+        models,
+        cluster_models,
+        queue_models,
+        schedules,
+        times,
+        output,
+        _batches,
+        _fitting,
+        _leaders,
+        _memory,
+        arguments,
+        enqueued,
+    ],
     ids=lambda module: module.__name__,
 )
 def test_examples_of_values_are_true(module: ModuleType) -> None:
@@ -359,13 +380,24 @@ def test_examples_of_the_client_run() -> None:
             return AsyncClient(server.address, direct=direct)
 
         names = {**vars(holdfast.client), "AsyncClient": client}
-        runner = doctest.DocTestRunner()
         kinds = [kind for kind in AsyncClient.__mro__ if kind.__module__.startswith("holdfast.client")]
-        examples = [test for kind in kinds for test in doctest.DocTestFinder().find(kind, kind.__name__, globs=names)]
-        for test in examples:
-            runner.run(test)
-        assert sum(bool(test.examples) for test in examples) >= 9
-        assert runner.failures == 0
+        assert _examples_that_are_true(kinds, names) >= 9
+
+
+def test_examples_of_the_app_run() -> None:
+    with ScriptedServer() as server:
+        hand_out_what_is_enqueued(server)
+        names = {**vars(holdfast.client), "Holdfast": lambda address: Holdfast(server.address)}
+        assert _examples_that_are_true([Holdfast, Call, *Task.__mro__[:-1]], names) >= 4
+
+
+def _examples_that_are_true(kinds: Iterable[type], names: dict[str, Any]) -> int:
+    runner = doctest.DocTestRunner()
+    examples = [test for kind in kinds for test in doctest.DocTestFinder().find(kind, kind.__name__, globs=names)]
+    for test in examples:
+        runner.run(test)
+    assert runner.failures == 0
+    return sum(bool(test.examples) for test in examples)
 
 
 def _answer_operators(server: ScriptedServer) -> None:

@@ -139,10 +139,12 @@ async def test_an_empty_policy_is_still_a_policy(server: ScriptedServer, client:
 async def test_what_does_not_fit_is_refused_by_name_and_not_sent(
     server: ScriptedServer, client: AsyncClient, given: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        await client.enqueue_many([NewTask("q", "t"), NewTask("q", "t", **given)])
-    assert caught.value.field == f"tasks[1].{field}"
-    assert not server.requests
+    server.on("Enqueue", ACCEPTED)
+    accepted, misfit = await client.enqueue_many([NewTask("q", "t"), NewTask("q", "t", **given)])
+    assert accepted == Accepted("id-1")
+    assert isinstance(misfit, InvalidArgument)
+    assert misfit.field == f"tasks[1].{field}"
+    assert len(server.requests["Enqueue"][0].tasks) == 1
 
 
 NUMBERS = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_DOUBLE)
@@ -159,11 +161,13 @@ async def test_true_is_no_number_of_a_task(server: ScriptedServer, client: Async
     for name in numbers_of(pb.RetryPolicy):
         tasks[f"retry.{name}"] = NewTask("q", "t", retry=RetryPolicy(**{name: value}))
     assert len(tasks) == 13
-    for field, task in tasks.items():
-        with pytest.raises(InvalidArgument, match="number") as caught:
-            await client.enqueue_many([NewTask("q", "t"), task])
-        assert caught.value.field == f"tasks[1].{field}"
-    assert not server.requests
+    server.on("Enqueue", ACCEPTED)
+    accepted, *misfits = await client.enqueue_many([NewTask("q", "t"), *tasks.values()])
+    assert accepted == Accepted("id-1")
+    for at, (field, misfit) in enumerate(zip(tasks, misfits, strict=True), 1):
+        assert isinstance(misfit, InvalidArgument)
+        assert (misfit.field, "number" in misfit.message) == (f"tasks[{at}].{field}", True)
+    assert len(server.requests["Enqueue"][0].tasks) == 1
 
 
 async def test_true_is_no_number_of_other_calls(server: ScriptedServer, client: AsyncClient) -> None:
