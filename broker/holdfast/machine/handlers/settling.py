@@ -7,7 +7,7 @@ own row is that answer; everything else is kept in RECENT for as long as a finis
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.effects import CLAIM_TO_ACK, Timing
-from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
+from holdfast.machine.entries import Ack, AckAway, AckItem, AckRanges, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.posting import post, refuse_remote
 from holdfast.machine.handlers.request_ids import first_conflict
@@ -30,6 +30,7 @@ from holdfast.machine.rows import (
     Recent,
     Report,
 )
+from holdfast.machine.run_transitions import succeed_one
 from holdfast.machine.transitions import (
     clear,
     enter_dead,
@@ -64,10 +65,10 @@ def _first_answer(draft: Draft, task_id: bytes, token: int, kind: int) -> Recent
 
 def apply_ack(draft: Draft, entry: Ack | AckAway) -> list[Outcome]:
     draft.read_ahead([item.task_id for item in entry.items])
-    return [_ack_one(draft, item, entry) for item in entry.items]
+    return [ack_one(draft, item, entry) for item in entry.items]
 
 
-def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
+def ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -> Outcome:
     task = draft.execution(item.task_id)
     if task is None or not _holds(task, item.token):
         return _acked_before(draft, item, task)
@@ -75,11 +76,14 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     if refusal is not None:
         return refusal
     keep_ms = entry.keep_ms
+    has_follow_ups = bool(item.follow_ups or item.remote_follow_ups)
     if item.result is not None and task.result_ttl_ms:
         keep_result(draft, item.task_id, task, item.result, keep_ms)
         keep_ms = max(keep_ms, task.result_ttl_ms)
+    elif task.is_in_run and not has_follow_ups:
+        succeed_one(draft, item.task_id, keep_ms)
+        return Acked(())
     draft.effects.timings.append(Timing(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
-    has_follow_ups = bool(item.follow_ups or item.remote_follow_ups)
     if has_follow_ups:
         task.flags |= HAD_FOLLOW_UPS
     enter_finished(draft, item.task_id, task, SUCCEEDED, draft.now_ms + keep_ms)
@@ -90,7 +94,7 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     return Acked(accepted)
 
 
-def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Rejection | None:
+def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -> Rejection | None:
     """Why an ack cannot be accepted because of what it brings, if it cannot: all of it is looked at before."""
     at = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
     if at is not None:
