@@ -115,10 +115,9 @@ class Draft:
         found = self.runs.find(task_id)
         assert found is not None, "who is in a run departs from there"
         run, place = found
-        start, stretch = run.stretch_at(place)
         own = run.execution(place)
         assert own is not None, "who has departed is in no run"
-        if stretch.state in (READY, CLAIMED):
+        if own.state in (READY, CLAIMED):
             self.writes[keys.envelope(task_id)] = self.runs.envelope(run, place, self.writes)
         self.runs.change(run, place, Stretch(place + 1, DEPARTED), self.writes)
         row = own_index_row(task_id, own)

@@ -42,8 +42,8 @@ A family number is never reused for something else, also when its family is reti
     RUN             sequence of the last task                   run_rows.Run: tasks that are still alike
     RUN_PAYLOADS    sequence of the last task                   run_rows.RunPayloads, until all of them have finished
 
-READY, CLAIM_EXPIRY and RETENTION rows of a stretch of a run have the sequence or the id of its last task in their keys. So
-whoever reads from some task on finds the stretch that it is in, and what is taken from the front changes no key.
+READY, CLAIM_EXPIRY and RETENTION rows of a stretch of a run have the sequence or the id of its last task in their keys.
+So whoever reads from some task on finds the stretch that it is in, and what is taken from the front changes no key.
 
 Queue names, tenants and ids are free of NUL bytes (the broker validates them), so NUL ends a part of varying length.
 """

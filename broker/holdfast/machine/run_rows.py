@@ -183,7 +183,10 @@ class Run:
 
     @staticmethod
     def decode(row: bytes) -> "Run":
-        *shared, queue_n, type_n, count = _RUN.unpack_from(row)
+        (
+            first_id, priority, flags, attempts, claims, result_ttl_ms, timeout_ms, header_bytes,
+            queue_n, type_n, count,
+        ) = _RUN.unpack_from(row)  # fmt: skip
         a = _RUN.size
         b = a + queue_n
         c = b + type_n
@@ -195,7 +198,10 @@ class Run:
             at = a_worker + worker_n
             token = number << SECRET_BITS | secret
             stretches.append(Stretch(end, state, token, changed_ms, timer_ms, row[a_worker:at]))
-        return Run(*shared, row[a:b], row[b:c], sizes, stretches)
+        return Run(
+            first_id, priority, flags, attempts, claims, result_ttl_ms, timeout_ms, header_bytes, row[a:b], row[b:c],
+            sizes, stretches,
+        )  # fmt: skip
 
 
 def stretch_row(count: int) -> bytes:
@@ -256,5 +262,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     digits.append(number)
     return bytes(digits)
-
-

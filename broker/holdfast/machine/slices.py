@@ -11,8 +11,8 @@ Slice = tuple[Run, int, Stretch, int]
 
 
 def slices(draft: Draft, task_id: bytes, count: int) -> Iterator[tuple[int, int, Slice | None]]:
-    """Consecutive tasks, in parts: which is the first, how many, and where in their run they are; None if they are in no
-    run, or not any more. What is done with a part may change the run before the next part is asked for."""
+    """Consecutive tasks, in parts: which is the first, how many, and where in their run they are; None if they are in
+    no run, or not any more. What is done with a part may change the run before the next part is asked for."""
     at = 0
     while at < count:
         found = draft.runs.find(later_task_id(task_id, at))

@@ -43,15 +43,7 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
         draft.depart(task_id, task)
     state = task.state
     if state == CLAIMED:
-        queue.claimed -= 1
-        draft.delete(keys.claim_expiry(task.timer_ms, task_id))
-        if task.worker:
-            draft.add_count(keys.worker(task.worker), -1)
-            if task.flags & SUSPECT:
-                draft.add_count(keys.alone(task.worker), -1)
-        if task.tenant or task.limit_key:
-            draft.running.went(task.queue, task.tenant, task.limit_key)
-        draft.effects.freed.setdefault(task.queue, {})[task.tenant, task.limit_key] = None
+        _end_claim(draft, task_id, task, queue)
     elif state == READY:
         queue.ready -= 1
         if task.flags & SUSPECT:
@@ -73,6 +65,18 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
         draft.delete(keys.retention(task.timer_ms, task_id))
     elif state in (SUCCEEDED, CANCELLED):
         draft.delete(keys.retention(task.timer_ms, task_id))
+
+
+def _end_claim(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+    queue.claimed -= 1
+    draft.delete(keys.claim_expiry(task.timer_ms, task_id))
+    if task.worker:
+        draft.add_count(keys.worker(task.worker), -1)
+        if task.flags & SUSPECT:
+            draft.add_count(keys.alone(task.worker), -1)
+    if task.tenant or task.limit_key:
+        draft.running.went(task.queue, task.tenant, task.limit_key)
+    draft.effects.freed.setdefault(task.queue, {})[task.tenant, task.limit_key] = None
 
 
 def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: int) -> None:

@@ -131,6 +131,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.term = 1
         self.known_ids: list[bytes] = []
         self.known_claims: list[tuple[bytes, int]] = []
+        self.known_slices: list[tuple[bytes, int, int]] = []  # the same that were claimed together, and how many
 
     # What a leader does.
 
@@ -179,6 +180,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
                 if isinstance(outcome, outcomes.AcceptedRun) and not outcome.duplicate:
                     self.known_ids += ids_from(outcome.task_id, new.tasks)
         claimed = [claim for done_ in done if isinstance(done_, outcomes.Claimed) for claim in single_claims(done_)]
+        slices = [done_ for done_ in done if isinstance(done_, outcomes.Claimed) and done_.tasks > 1]
+        self.known_slices += [(claim.task_id, claim.token, claim.tasks) for claim in slices]
         new_claims = [(claim.task_id, claim.token) for claim in claimed]
         self.known_claims += [claim for claim in new_claims if claim not in self.known_claims]
         assert [token for _, token in self.known_claims] == sorted({token for _, token in self.known_claims})
@@ -365,8 +368,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, count=st.integers(1, 5))
     def ack_ranges(self, picked: Picks, count: int) -> None:
-        ranges = [entries.AckRange(*claim, count) for claim in self.claims_like(picked)]
-        self.propose(entries.AckRanges(self.stamp_ms, KEEP_MS, ranges))
+        """Slices as they were claimed, the newest first; or so many tasks from any claim on."""
+        newest = [entries.AckRange(*slice_) for slice_ in reversed(self.known_slices)]
+        others = [entries.AckRange(*claim, count) for claim in self.claims_like(picked)]
+        self.propose(entries.AckRanges(self.stamp_ms, KEEP_MS, choose(picked, newest, others)))
 
     def dated(self, tasks: Iterable[NewTask]) -> list[NewTask]:
         clock_ms = self.clock_ms

@@ -1,7 +1,6 @@
 """Claim and extend: a worker's exclusive hold under a fencing token."""
 
 from collections.abc import Iterator
-from itertools import repeat
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
@@ -66,7 +65,7 @@ def _claim_part(draft: Draft, run: Run, start: int, stretch: Stretch, count: int
 
 def _keep_ready(draft: Draft, entry: Claim) -> None:
     """The chosen tasks stay ready although entries behind this one were decided as if they were gone."""
-    for first_id, count in zip(entry.task_ids, entry.counts or repeat(1)):
+    for first_id, count in zip(entry.task_ids, entry.counts or [1] * len(entry.task_ids), strict=True):
         for place in range(count):
             task = draft.execution(later_task_id(first_id, place))
             if task is not None:

@@ -10,7 +10,7 @@ from holdfast.machine.entries import ExpireKeys, ExpiringKey, Purge
 from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rejections import kept, task_not_found
-from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup, Execution
+from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup
 from holdfast.machine.transitions import purge_task, remember_until
 
 PURGE_PAUSE_MS = 10 * 60 * 1000  # after a step of the clock
