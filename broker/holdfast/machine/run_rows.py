@@ -42,12 +42,17 @@ class Stretch(NamedTuple):
             return False
         return not self.token or self.token == later_token(before.token, start - before_start)
 
+    def encode(self) -> bytes:
+        end, state, token, changed_ms, timer_ms, worker = self
+        head = _STRETCH.pack(end, state, token >> SECRET_BITS, token & SECRET_MAX, changed_ms, timer_ms, len(worker))
+        return head + worker
+
 
 class Run:
     """What the tasks of a run share, and what they are doing."""
 
     __slots__ = (
-        "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags", "header_bytes", "largest_bytes",
+        "_packed", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags", "header_bytes", "largest_bytes",
         "max_attempts", "max_claims", "priority", "queue", "result_ttl_ms", "sizes", "stretches", "timeout_ms", "type",
     )  # fmt: skip
 
@@ -72,6 +77,7 @@ class Run:
         self.count = len(sizes) // SIZE_BYTES
         self.largest_bytes = envelope_bytes(header_bytes, max(unpack_sizes(sizes)))
         self.stretches = stretches
+        self._packed = [stretch.encode() for stretch in stretches]
         # What never changes is encoded once.
         self._shared = (
             _RUN.pack(
@@ -150,6 +156,7 @@ class Run:
             parts[-1] = parts[-1][0], parts[-1][1]._replace(end=stretches[last].end)
             last += 1
         stretches[first:last] = [part for _, part in parts]
+        self._packed[first:last] = [part.encode() for _, part in parts]
         return went, parts
 
     def execution(self, place: int) -> Execution | None:
@@ -173,13 +180,7 @@ class Run:
         return int.from_bytes(self.sizes[place * SIZE_BYTES : (place + 1) * SIZE_BYTES], "big")
 
     def encode(self) -> bytes:
-        pack = _STRETCH.pack
-        parts = [self._shared]
-        for end, state, token, changed_ms, timer_ms, worker in self.stretches:
-            parts.append(
-                pack(end, state, token >> SECRET_BITS, token & SECRET_MAX, changed_ms, timer_ms, len(worker)) + worker
-            )
-        return b"".join(parts)
+        return b"".join((self._shared, *self._packed))
 
     @staticmethod
     def decode(row: bytes) -> "Run":
