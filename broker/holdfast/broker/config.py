@@ -158,7 +158,9 @@ class BrokerConfig(ClusterSettings):
         128 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests under way"
     )
     claims_per_worker_max: int = Field(1000, ge=1, le=1_000_000, description="most claims one worker holds at once")
-    ready_window_tasks: int = Field(16_384, ge=16, le=1_000_000, description="ready tasks of a queue kept in memory, a slice of a run as one")
+    ready_window_tasks: int = Field(
+        16_384, ge=16, le=1_000_000, description="ready tasks of a queue kept in memory, a slice as one"
+    )
     proposals_max: int = Field(
         10_000, ge=1, le=1_000_000, description="most writes waiting for the log, a majority or the state"
     )

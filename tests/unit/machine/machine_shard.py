@@ -20,6 +20,7 @@ from holdfast.machine.entries import (
 from holdfast.machine.handlers import runs as run_handlers
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
+from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import (
     KEEP_PRIORITY,
@@ -65,6 +66,26 @@ def new_task(**changes: Any) -> NewTask:
         max_claims=5,
         result_ttl_ms=0,
         envelope=b"envelope",
+    )
+    return plain._replace(**changes)
+
+
+def new_run(count: int, *, size_bytes: int = 1, **changes: Any) -> NewRun:
+    """Of tasks as `new_task` makes them, with payloads of so many bytes."""
+    plain = NewRun(
+        queue=QUEUE,
+        priority=4,
+        request_id=b"",
+        dedup_window_ms=WINDOW_MS,
+        max_attempts=3,
+        max_claims=5,
+        result_ttl_ms=0,
+        type=b"",
+        flags=0,
+        timeout_ms=0,
+        header=b"",
+        sizes=pack_sizes([size_bytes] * count),
+        payloads=bytes(count * size_bytes),
     )
     return plain._replace(**changes)
 

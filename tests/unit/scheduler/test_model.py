@@ -24,10 +24,9 @@ from holdfast.machine import entries
 from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.invariants import violations
-from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CLAIMED, READY, Execution
-from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_task, use_short_rows
+from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_run, new_task, use_short_rows
 
 PLENTY = 1 << 40
 EXAMPLES = 60
@@ -43,10 +42,6 @@ class ShardWithRuns(Shard):
         (task,) = self.machine.reader.executions([task_id])
         assert task is not None
         return task
-
-
-def new_run(priority: int, count: int) -> NewRun:
-    return NewRun(QUEUE, priority, b"", 0, 3, 5, 0, b"", 0, 0, b"", pack_sizes([1] * count), b"." * count)
 
 
 def each(task_ids: list[bytes], counts: list[int]) -> list[bytes]:
@@ -140,7 +135,8 @@ class SchedulerTraffic(RuleBasedStateMachine):
 
     @rule(counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), priority=st.sampled_from((0, 4, 9)))
     def enqueue_runs(self, counts: list[int], priority: int) -> None:
-        self.log.append((entries.EnqueueRuns(self.shard.now_ms, [new_run(priority, n) for n in counts]), None))
+        runs = [new_run(count, priority=priority) for count in counts]
+        self.log.append((entries.EnqueueRuns(self.shard.now_ms, runs), None))
 
     @rule(tasks_max=st.integers(1, 12), repeated=st.booleans())
     def pick(self, tasks_max: int, repeated: bool) -> None:

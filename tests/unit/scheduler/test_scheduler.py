@@ -15,9 +15,8 @@ from holdfast.broker.scheduler.slices import still_there
 from holdfast.machine.effects import Effects, ReadyTask
 from holdfast.machine.entries import EnqueueRuns
 from holdfast.machine.ids import later_task_id
-from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun
-from tests.unit.machine.machine_shard import QUEUE, Shard, new_task
+from tests.unit.machine.machine_shard import QUEUE, Shard, new_run, new_task
 
 PLENTY = 1 << 40
 
@@ -44,8 +43,7 @@ class Bench:
         return [outcome.task_id for outcome in accepted]
 
     def enqueue_run(self, count: int, *, priority: int = 4, size_bytes: int = 8) -> list[bytes]:
-        sizes, payloads = pack_sizes([size_bytes] * count), bytes(count * size_bytes)
-        run = NewRun(QUEUE, priority, b"", 0, 3, 5, 0, b"", 0, 0, b"", sizes, payloads)
+        run = new_run(count, priority=priority, size_bytes=size_bytes)
         (accepted,) = self.shard.apply(EnqueueRuns(self.shard.now_ms, [run]))
         assert isinstance(accepted, AcceptedRun)
         self.follow()
