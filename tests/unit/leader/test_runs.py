@@ -189,7 +189,7 @@ async def test_a_queue_is_emptied_of_slices_page_by_page(small: SmallShard, monk
     runs = [await small.enqueue_run(count) for count in (3, 1, 4)]
     rooms = Purging(small.shard, Validator(small.config), default_policy(small.config))
     for dry_run in (True, False):
-        token, purged = "", []
+        token, purged = "", list[int]()
         while token or not purged:
             request = queues_pb.PurgeQueueRequest(queue=QUEUE.decode(), page_token=token, dry_run=dry_run)
             page = await small.rounds_until(rooms.purge_page(request))
