@@ -52,8 +52,9 @@ class Run:
     """What the tasks of a run share, and what they are doing."""
 
     __slots__ = (
-        "_packed", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags", "header_bytes", "largest_bytes",
-        "max_attempts", "max_claims", "priority", "queue", "result_ttl_ms", "sizes", "stretches", "timeout_ms", "type",
+        "_packed", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags", "header_bytes",
+        "largest_bytes", "max_attempts", "max_claims", "priority", "queue", "result_ttl_ms", "sizes", "stretches",
+        "timeout_ms", "type",
     )  # fmt: skip
 
     def __init__(

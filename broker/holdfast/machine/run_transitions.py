@@ -7,7 +7,7 @@ from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, ReadyTask, Timing
 from holdfast.machine.entries import Claim
-from holdfast.machine.ids import later_token, make_task_id, make_token
+from holdfast.machine.ids import make_task_id, make_token
 from holdfast.machine.new_runs import NewRun
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CLAIMED, SUCCEEDED
@@ -70,15 +70,6 @@ def succeed(draft: Draft, run: Run, start: int, held: Stretch, token: int, keep_
     effects.finished_ranges.append((run.id_at(start), count))
     if not effects.purge_ms or purge_ms < effects.purge_ms:
         effects.purge_ms = purge_ms
-
-
-def succeed_one(draft: Draft, task_id: bytes, keep_ms: int) -> None:
-    """The same of one task, which is CLAIMED and in a run."""
-    found = draft.runs.find(task_id)
-    assert found is not None
-    run, place = found
-    start, held = run.stretch_at(place)
-    succeed(draft, run, place, held._replace(end=place + 1), later_token(held.token, place - start), keep_ms)
 
 
 def purge(draft: Draft, run: Run, start: int, end: int) -> None:

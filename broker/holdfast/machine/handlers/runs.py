@@ -1,26 +1,23 @@
-"""Runs: accepted, claimed, acked and purged as a whole or in slices.
+"""Runs: accepted as a whole, and purged in slices. Claimed and acked they are by the handlers of single tasks, too.
 
-What a task does by itself is up to the handlers of single tasks, and makes it depart from its run. Here it is asked for
-where a slice has such tasks in it.
+Whatever else a task does is up to those, and makes it depart from its run.
 """
 
 from collections.abc import Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import AckItem, AckRange, AckRanges, EnqueueRuns, PurgeRanges, TaskRange
+from holdfast.machine.entries import EnqueueRuns, PurgeRanges, TaskRange
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.purging import purge_allowed_ms, purge_one
 from holdfast.machine.handlers.request_ids import counts, read_request, remember_request
-from holdfast.machine.handlers.settling import ack_one
-from holdfast.machine.ids import later_task_id, later_token
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.new_runs import SIZE_BYTES, NewRun, unpack_sizes
 from holdfast.machine.new_tasks import NewTask
-from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Moved, Outcome
-from holdfast.machine.rejections import Rejection, stale_token
-from holdfast.machine.rows import CLAIMED, STATE_NAMES, SUCCEEDED
+from holdfast.machine.outcomes import AcceptedRun, Changed, Moved, Outcome
+from holdfast.machine.rows import SUCCEEDED
 from holdfast.machine.run_rows import RUN_BYTES_MAX, RUN_TASKS_MAX, envelope_of
-from holdfast.machine.run_transitions import join_ready_line, purge, succeed
+from holdfast.machine.run_transitions import join_ready_line, purge
 from holdfast.machine.slices import slices
 
 
@@ -67,37 +64,6 @@ def _parts(new: NewRun) -> Iterator[NewRun]:
             yield new._replace(sizes=packed, payloads=new.payloads[at:end])
             first, at = place, end
         end += size
-
-
-def apply_ack_ranges(draft: Draft, entry: AckRanges) -> list[Outcome]:
-    return [_ack_range(draft, item, entry) for item in entry.ranges]
-
-
-def _ack_range(draft: Draft, item: AckRange, entry: AckRanges) -> AckedRange:
-    refused: list[tuple[int, Rejection]] = []
-    for at, count, found in slices(draft, item.task_id, item.tasks):
-        token = later_token(item.token, at)
-        if found is None:
-            refused += _ack_each(draft, at, count, item, entry)
-            continue
-        run, start, stretch, stretch_start = found
-        if not stretch.token or token != later_token(stretch.token, start - stretch_start):
-            refusal = stale_token(STATE_NAMES[stretch.state])
-            refused += [(place, refusal) for place in range(at, at + count)]
-        elif stretch.state == CLAIMED:  # otherwise it was acked before, and this is the answer once more
-            succeed(draft, run, start, stretch._replace(end=start + count), token, entry.keep_ms)
-    return AckedRange(tuple(refused))
-
-
-def _ack_each(
-    draft: Draft, first: int, count: int, item: AckRange, entry: AckRanges
-) -> Iterator[tuple[int, Rejection]]:
-    """Tasks with rows of their own, and those that are not known."""
-    for place in range(first, first + count):
-        ack = AckItem(later_task_id(item.task_id, place), later_token(item.token, place), None, ())
-        outcome = ack_one(draft, ack, entry)
-        if isinstance(outcome, Rejection):
-            yield place, outcome
 
 
 def apply_purge_ranges(draft: Draft, entry: PurgeRanges) -> list[Outcome]:
