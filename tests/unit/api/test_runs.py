@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from holdfast.broker.api.claims import fill_claims, read_claims
 from holdfast.broker.api.tasks import TaskService
 from holdfast.machine.ids import format_task_id, later_task_id, parse_task_id
 from holdfast.machine.rows import CANCELLED, READY, SUCCEEDED
@@ -211,6 +212,18 @@ async def test_who_does_not_take_runs_gets_claims_of_single_tasks(broker: Broker
     refs = [pb.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret) for claim in reply.claims]
     acked = await broker.ack(items=tuple(pb.AckItem(claim=ref) for ref in refs))
     assert all(outcome.HasField("acked") for outcome in acked.outcomes)
+
+
+async def test_what_departed_from_its_run_since_it_was_claimed_is_told_task_by_task(broker: Broker) -> None:
+    first = (await broker.enqueue(run(*numbered(3)))).runs[0].first_task_id
+    (claim,) = await broker.small.claim(b"mail", tasks_max=3)
+    await broker.call(broker.service.cancel(pb.CancelRequest(task_ids=ids(first, 3))))
+    told = read_claims(broker.small.shard.reader, [claim])
+    assert [format_task_id(one.task_id) for one, *_ in told] == ids(first, 3)
+    assert [pb.TaskSpec.FromString(envelope).payload for _, envelope, _ in told] == numbered(3)
+    response = pb.ReserveResponse()
+    fill_claims(response, told, broker.small.time.now_ms, takes_runs=True)
+    assert [whole(each).token - claim.token // 2**64 for each in response.runs] == [0, 1, 2]
 
 
 # --- ack --------------------------------------------------------------------------------------------------------------

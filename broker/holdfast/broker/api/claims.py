@@ -24,7 +24,17 @@ def read_claims(reader: Reader, claims: Sequence[Claimed]) -> list[Told]:
                 told.append((claim, envelope, None))
         elif (found := reader.run_slice(claim.task_id, claim.tasks)) is not None:
             told.append((claim, *found))
+        else:  # none of them is in the run any more
+            told += read_claims(reader, single_claims(claim))
     return told
+
+
+def single_claims(claim: Claimed) -> list[Claimed]:
+    """One for each task of a slice."""
+    return [
+        claim._replace(task_id=later_task_id(claim.task_id, at), token=later_token(claim.token, at), tasks=1)
+        for at in range(claim.tasks)
+    ]
 
 
 def fill_claims(response: pb.ReserveResponse, told: Sequence[Told], now_ms: int, *, takes_runs: bool) -> None:
@@ -48,6 +58,5 @@ def _fill_run(message: pb.ClaimRun, claim: Claimed, envelope: bytes, payloads: l
 
 def _fill_each(response: pb.ReserveResponse, claim: Claimed, header: bytes, payloads: list[bytes], now_ms: int) -> None:
     """To a caller that does not know of runs."""
-    for at, payload in enumerate(payloads):
-        one = claim._replace(task_id=later_task_id(claim.task_id, at), token=later_token(claim.token, at))
+    for one, payload in zip(single_claims(claim), payloads, strict=True):
         fill_claim(response.claims.add(), one, envelope_of(header, payload), now_ms)

@@ -61,7 +61,7 @@ class Enqueueing:
         """The outcomes of tasks and of runs; none of a run of which nothing was left."""
         count = len(new_tasks)
         one_by_one = [run for run in runs if run.goes_one_by_one]
-        together = [run for run in runs if run.payloads and not run.goes_one_by_one]
+        together = [run for run in runs if run.tasks and not run.goes_one_by_one]
         new_tasks = new_tasks + [new for run in one_by_one for new in run.new_tasks()]
         entries: list[Entry] = []
         if new_tasks:
@@ -106,18 +106,18 @@ class Enqueueing:
             if isinstance(outcome, AcceptedRun):
                 answer.first_task_id, answer.duplicate = format_task_id(outcome.task_id), outcome.duplicate
                 counter = self._metrics.duplicates if outcome.duplicate else self._metrics.tasks_enqueued
-                counter.inc(len(run.payloads))
+                counter.inc(run.tasks)
             elif outcome is not None:
-                self._answering.reject(answer, outcome, None, tasks=len(run.payloads))
+                self._answering.reject(answer, outcome, None, tasks=run.tasks)
 
 
 def _run_outcome(run: CheckedRun, outcomes: Iterator[Outcome]) -> Outcome | None:
     """Takes what belongs to the run: one outcome, or one for each of its tasks, which share their fate."""
-    if not run.payloads:
+    if not run.tasks:
         return None
     first = next(outcomes)
     if isinstance(first, Accepted):
-        for _ in run.payloads[1:]:
+        for _ in range(1, run.tasks):
             next(outcomes)
         return AcceptedRun(first.task_id, first.duplicate)
     return first

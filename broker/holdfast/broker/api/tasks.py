@@ -1,8 +1,8 @@
 """The wire API: translates requests into entries and outcomes into answers. It holds no rules of its own."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.broker.api.answering import Answering, in_order, succeeded
 from holdfast.broker.api.claims import fill_claims, read_claims
@@ -127,8 +127,9 @@ class TaskService:
 
     # --- producers --------------------------------------------------------------------------------------------
 
-    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
-        return await self._enqueueing.enqueue(request)
+    def enqueue(self, request: pb.EnqueueRequest) -> Coroutine[Any, Any, pb.EnqueueResponse]:
+        """No coroutine of its own, which would keep the request until the answer is there."""
+        return self._enqueueing.enqueue(request)
 
     async def cancel(self, request: pb.CancelRequest) -> pb.CancelResponse:
         task_ids, refused = self._answering.validate_ids(request.task_ids)

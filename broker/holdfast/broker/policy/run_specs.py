@@ -21,8 +21,14 @@ class CheckedRun:
     """The tasks of a run that are not refused, and those that are by their places in it."""
 
     task: NewTask  # what they share: its envelope has no payload
-    payloads: list[bytes]
+    sizes: list[int]  # of the payloads
+    payloads: bytes  # one behind the other
     refused: dict[int, RefusedError]
+
+    @property
+    def tasks(self) -> int:
+        """How many are not refused."""
+        return len(self.sizes)
 
     @property
     def goes_one_by_one(self) -> bool:
@@ -43,20 +49,21 @@ class CheckedRun:
             task.flags,
             task.timeout_ms,
             task.envelope,
-            pack_sizes([len(payload) for payload in self.payloads]),
-            b"".join(self.payloads),
+            pack_sizes(self.sizes),
+            self.payloads,
         )
 
     def new_tasks(self) -> list[NewTask]:
         """The same, each with a request id of its own that follows from the run's."""
         task, request_id = self.task, self.task.request_id
-        return [
-            task._replace(
-                envelope=envelope_of(task.envelope, payload),
-                request_id=b"%s.%d" % (request_id, at) if request_id else b"",
-            )
-            for at, payload in enumerate(self.payloads)
-        ]
+        new_tasks: list[NewTask] = []
+        end = 0
+        for at, size in enumerate(self.sizes):
+            envelope = envelope_of(task.envelope, self.payloads[end : end + size])
+            own_id = b"%s.%d" % (request_id, at) if request_id else b""
+            new_tasks.append(task._replace(envelope=envelope, request_id=own_id))
+            end += size
+        return new_tasks
 
 
 class RunSpecs(TaskSpecs):
@@ -80,7 +87,7 @@ class RunSpecs(TaskSpecs):
                 refused[at] = error
             else:
                 payloads.append(payload)
-        return CheckedRun(task, payloads, refused)
+        return CheckedRun(task, [len(payload) for payload in payloads], b"".join(payloads), refused)
 
 
 def _refuse_of_one_task(spec: pb.TaskSpec) -> None:

@@ -126,7 +126,7 @@ class Lines:
         self._tasks_most = tasks_most  # whatever room there is
         self._room = room
         self.tasks_max = min(tasks_most, ROOM_STEP_TASKS)  # that may be held at present
-        self.size = 0  # tasks held in the lines
+        self.size = 0  # places held in the lines: tasks, and slices of runs
         self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
         self.claiming_runs: set[int] = set()  # the same of tasks that are on their way in slices, all of them plain
         self.withdrawn: set[int] = set()  # those among them that are no longer ready
