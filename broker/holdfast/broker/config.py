@@ -158,7 +158,9 @@ class BrokerConfig(ClusterSettings):
         128 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests under way"
     )
     claims_per_worker_max: int = Field(1000, ge=1, le=1_000_000, description="most claims one worker holds at once")
-    ready_window_tasks: int = Field(16_384, ge=16, le=1_000_000, description="ready tasks of a queue kept in memory")
+    ready_window_tasks: int = Field(
+        16_384, ge=16, le=1_000_000, description="ready tasks of a queue kept in memory, a slice as one"
+    )
     proposals_max: int = Field(
         10_000, ge=1, le=1_000_000, description="most writes waiting for the log, a majority or the state"
     )
@@ -196,7 +198,9 @@ class BrokerConfig(ClusterSettings):
     retry_jitter: float = Field(0.2, ge=0, le=1, description="random part of a delay, as a fraction of it")
     max_attempts_default: int = Field(10, ge=1, le=1_000_000, description="failures before a task is dead")
     max_claims_default: int = Field(20, ge=1, le=1_000_000, description="claims that a task may spend before it dies")
-    sweep_batch_tasks: int = Field(50, ge=1, le=1000, description="most tasks one expiry, promotion or purge moves")
+    sweep_batch_tasks: int = Field(
+        50, ge=1, le=1000, description="most tasks one expiry, promotion or purge moves; to a purge a slice is one"
+    )
 
     @field_validator("data_dir")
     @classmethod

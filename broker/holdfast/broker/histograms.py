@@ -15,6 +15,6 @@ class LatencyHistogram:
         self.counts = [0] * (len(BOUNDS_MS) + 1)
         self.total_ms = 0
 
-    def add(self, took_ms: int) -> None:
-        self.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
-        self.total_ms += took_ms
+    def add(self, took_ms: int, times: int = 1) -> None:
+        self.counts[bisect_left(BOUNDS_MS, took_ms)] += times
+        self.total_ms += took_ms * times

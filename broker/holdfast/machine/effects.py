@@ -4,16 +4,17 @@ from typing import NamedTuple
 
 
 class ReadyTask(NamedTuple):
-    """A task's place in the ready line."""
+    """A task's place in the ready line, or that of the first of several tasks of a run."""
 
     queue: bytes
     priority: int
     sequence: int
     task_id: bytes
-    size_bytes: int  # of the envelope, so that a reply can be bounded before it is read
+    size_bytes: int  # of the envelope, so that a reply can be bounded before it is read; in a slice of the largest
     tenant: bytes = b""
     limit_key: bytes = b""
     is_suspect: bool = False  # it waits in no line, and is handed out alone
+    tasks: int = 1  # a slice of a run: so many tasks, with consecutive sequences and ids
 
 
 # By queue: tenant and limit key of tasks that are held no more, so that a cap may have room; in the order in which it
@@ -31,6 +32,7 @@ class Timing(NamedTuple):
     type: bytes
     span: int  # READY_TO_CLAIM or CLAIM_TO_ACK
     took_ms: int
+    tasks: int = 1  # that took as long, together
 
 
 class Effects:
@@ -42,6 +44,7 @@ class Effects:
         "enqueued",
         "expiry_ms",
         "finished",
+        "finished_ranges",
         "freed",
         "key_expiry_ms",
         "outbox",
@@ -59,6 +62,7 @@ class Effects:
         self.ready: list[ReadyTask] = []  # entered the ready line
         self.withdrawn: list[ReadyTask] = []  # left the ready line without being claimed
         self.finished: list[bytes] = []  # reached an end
+        self.finished_ranges: list[tuple[bytes, int]] = []  # the same: the first of a run's, and how many
         self.freed: FreedNames = {}
         self.died: set[bytes] = set()  # queues that have more dead letters
         self.timings: list[Timing] = []

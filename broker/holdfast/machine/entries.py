@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX
+from holdfast.machine.new_runs import NewRun, put_runs, read_runs
 from holdfast.machine.new_tasks import NewTask, put_tasks, read_tasks
 from holdfast.machine.operator_entries import (
     DiscardDead,
@@ -35,6 +36,7 @@ _TYPE_EXPIRY = struct.Struct(">QH")
 _MARK = struct.Struct(">BHHQBQ")
 _LEVEL_ITEM = struct.Struct(">BBHQQQ")
 _ACK_ITEM = struct.Struct(">QQqH")
+_ACK_RANGE = struct.Struct(">QQI")
 _FAIL_ITEM = struct.Struct(">QQQBIH")
 _EXTEND_ITEM = struct.Struct(">QQQ")
 _EXPIRE_ITEM = struct.Struct(">QQBQBIH")
@@ -94,6 +96,21 @@ class ExpireItem(NamedTuple):
     how: int = ATTEMPT_LEASE_EXPIRED  # or rows.ATTEMPT_TIMED_OUT
     error: bytes = b""  # empty: what is known of the task's last error stays
     brief: bytes = b""
+
+
+class AckRange(NamedTuple):
+    """So many claimed tasks with consecutive ids and tokens, acked without results and follow-ups."""
+
+    task_id: bytes
+    token: int
+    tasks: int
+
+
+class TaskRange(NamedTuple):
+    """So many tasks with consecutive ids."""
+
+    task_id: bytes
+    tasks: int
 
 
 class Mark(NamedTuple):
@@ -166,6 +183,13 @@ class Claim:
     # What nobody can guess of the tokens of these claims: the leader has drawn it.
     secret: int = 0
     is_alone: bool = False  # of one suspect, for a worker that holds nothing else
+    # How many tasks each id stands for: it, and those behind it in its run. Empty: each for itself.
+    counts: list[int] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks are to be claimed."""
+        return sum(self.counts) if self.counts else len(self.task_ids)
 
     def put(self, parts: list[bytes]) -> None:
         lengths = len(self.worker), len(self.request_id)
@@ -182,6 +206,8 @@ class Claim:
         parts.append(COUNT.pack(len(self.type_expiries)))
         for name, expiry_ms in self.type_expiries.items():
             parts += (_TYPE_EXPIRY.pack(expiry_ms, len(name)), name)
+        parts.append(COUNT.pack(len(self.counts)))
+        parts += map(COUNT.pack, self.counts)
 
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Claim":
@@ -201,9 +227,12 @@ class Claim:
         for _ in range(reader.count()):
             type_expiry_ms, type_n = reader.unpack(_TYPE_EXPIRY)
             type_expiries[reader.take(type_n)] = type_expiry_ms
+        counts = [reader.count() for _ in range(reader.count())]
+        if counts and len(counts) != len(task_ids):
+            raise DecodeError(f"the entry claims {len(task_ids)} slices and says how long {len(counts)} are")
         return cls(
             now_ms, expiry_ms, worker, request_id, key_expiry_ms, task_ids, marks, levels, type_expiries, secret,
-            bool(alone),
+            bool(alone), counts,
         )  # fmt: skip
 
 
@@ -259,6 +288,60 @@ class Ack:
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Ack":
         return cls(now_ms, reader.u64(), _read_acks(reader, away=False))
+
+
+@dataclass(slots=True)
+class EnqueueRuns:
+    now_ms: int
+    runs: list[NewRun]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(COUNT.pack(len(self.runs)))
+        put_runs(parts, self.runs)
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "EnqueueRuns":
+        return cls(now_ms, read_runs(reader, reader.count()))
+
+
+@dataclass(slots=True)
+class AckRanges:
+    """Acks without results and follow-ups, of tasks that were claimed together."""
+
+    now_ms: int
+    keep_ms: int
+    ranges: list[AckRange]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts += (U64.pack(self.keep_ms), COUNT.pack(len(self.ranges)))
+        for task_id, token, count in self.ranges:
+            parts += (task_id, _ACK_RANGE.pack(token >> SECRET_BITS, token & SECRET_MAX, count))
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "AckRanges":
+        keep_ms, ranges = reader.u64(), []
+        for _ in range(reader.count()):
+            task_id = reader.take(16)
+            number, secret, count = reader.unpack(_ACK_RANGE)
+            ranges.append(AckRange(task_id, number << SECRET_BITS | secret, count))
+        return cls(now_ms, keep_ms, ranges)
+
+
+@dataclass(slots=True)
+class PurgeRanges:
+    """Finished tasks of runs whose retention has passed are deleted."""
+
+    now_ms: int
+    ranges: list[TaskRange]
+
+    def put(self, parts: list[bytes]) -> None:
+        parts.append(COUNT.pack(len(self.ranges)))
+        for task_id, count in self.ranges:
+            parts += (task_id, COUNT.pack(count))
+
+    @classmethod
+    def read(cls, now_ms: int, reader: Reader) -> "PurgeRanges":
+        return cls(now_ms, [TaskRange(reader.take(16), reader.count()) for _ in range(reader.count())])
 
 
 @dataclass(slots=True)
@@ -527,7 +610,7 @@ class Delivered:
 Entry = (
     LeaderStarted | Enqueue | Claim | Ack | Fail | Extend | Release | Expire | Promote | Cancel | RetryDead
     | DiscardDead | Purge | ExpireKeys | RaiseLevel | SetQueue | AckAway | Receive | Delivered | UpdateTasks | TtlExpire
-    | PutSchedule | DropSchedule | FireSchedule | SetAllocations
+    | PutSchedule | DropSchedule | FireSchedule | SetAllocations | EnqueueRuns | AckRanges | PurgeRanges
 )  # fmt: skip
 
 _KINDS: dict[int, type[Entry]] = {
@@ -556,6 +639,9 @@ _KINDS: dict[int, type[Entry]] = {
     23: DropSchedule,
     24: FireSchedule,
     25: SetAllocations,
+    26: EnqueueRuns,
+    27: AckRanges,
+    28: PurgeRanges,
 }
 _NUMBERS: dict[type[Entry], int] = {entry_type: number for number, entry_type in _KINDS.items()}
 

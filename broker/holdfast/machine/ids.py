@@ -30,6 +30,11 @@ def make_task_id(time_ms: int, shard: int, sequence: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
+def later_task_id(task_id: bytes, count: int) -> bytes:
+    """The id of the task so many places behind another one of its run, in which ids follow each other."""
+    return (int.from_bytes(task_id, "big") + count).to_bytes(16, "big")
+
+
 def task_id_shard(task_id: bytes) -> int:
     high = int.from_bytes(task_id[6:8], "big") & 0xFFF
     low = (task_id[8] >> 2) & 0xF
@@ -65,6 +70,11 @@ def parse_task_id(text: str) -> bytes | None:
 
 def make_token(incarnation: int, counter: int, secret: int) -> int:
     return (incarnation << TOKEN_COUNTER_BITS | counter) << SECRET_BITS | secret
+
+
+def later_token(token: int, count: int) -> int:
+    """The token of the task so many places behind another one that was claimed with it."""
+    return token + (count << SECRET_BITS)
 
 
 def token_counter(token: int) -> int:

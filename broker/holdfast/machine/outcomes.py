@@ -25,6 +25,20 @@ class Claimed(NamedTuple):
     claims: int
     enqueued_ms: int
     is_alone: bool = False  # a suspect: its worker must not hold anything else meanwhile
+    tasks: int = 1  # of a run, with consecutive ids and tokens
+
+
+class AcceptedRun(NamedTuple):
+    """The tasks of a run, which have consecutive ids."""
+
+    task_id: bytes  # of the first
+    duplicate: bool  # the request id was seen before, and made these tasks
+
+
+class AckedRange(NamedTuple):
+    """All were acked, but for those that are named."""
+
+    refused: tuple[tuple[int, Rejection], ...]  # place in the range, and why
 
 
 class Acked(NamedTuple):
@@ -68,4 +82,7 @@ class Received(NamedTuple):
     accepted: tuple[Accepted, ...]  # those that had not come before
 
 
-Outcome = Accepted | Claimed | Acked | Failed | Extended | Moved | Changed | Fired | Received | Rejection
+Outcome = (
+    Accepted | AcceptedRun | Claimed | Acked | AckedRange | Failed | Extended | Moved | Changed | Fired | Received
+    | Rejection
+)  # fmt: skip

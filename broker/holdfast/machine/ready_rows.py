@@ -10,16 +10,29 @@ SUBQUEUE_TASKS_MAX = 16  # that the row of a sub-queue has itself
 _SUBQUEUE = struct.Struct(">QQ")
 _PLACE = struct.Struct(">Q16sI")
 
-Place = tuple[int, bytes, int]  # of a ready task: its sequence, its id, and the size of its envelope
+# Of a ready task: its sequence, its id, and the size of its envelope. Or of so many tasks of a run: sequence and id of
+# the first of them, and the size of the largest.
+Place = tuple[int, bytes, int, int]
+
+_SIZE_END = TASK_ID_BYTES + 4
 
 
-def ready_row(task_id: bytes, size_bytes: int) -> bytes:
-    """The value of a READY row."""
-    return task_id + size_bytes.to_bytes(4, "big")
+def ready_row(task_id: bytes, size_bytes: int, count: int = 1) -> bytes:
+    """The value of a READY row. That of a slice of a run names the first task, and its key the sequence of the last."""
+    row = task_id + size_bytes.to_bytes(4, "big")
+    return row if count == 1 else row + count.to_bytes(4, "big")
 
 
-def split_ready_row(row: bytes) -> tuple[bytes, int]:
-    return row[:TASK_ID_BYTES], int.from_bytes(row[TASK_ID_BYTES:], "big")
+def split_ready_row(row: bytes) -> tuple[bytes, int, int]:
+    """The id, the size of the envelope, and how many tasks it stands for."""
+    count = int.from_bytes(row[_SIZE_END:], "big") if len(row) > _SIZE_END else 1
+    return row[:TASK_ID_BYTES], int.from_bytes(row[TASK_ID_BYTES:_SIZE_END], "big"), count
+
+
+def place_of(sequence: int, row: bytes) -> Place:
+    """Of a READY row; `sequence` is that of its key."""
+    task_id, size_bytes, count = split_ready_row(row)
+    return sequence - count + 1, task_id, size_bytes, count
 
 
 class Subqueue:
@@ -68,7 +81,7 @@ class Subqueue:
 
     def places(self) -> list[Place]:
         """Of the tasks that are in the row, in the order of the line."""
-        return sorted(_PLACE.iter_unpack(self._first))
+        return sorted([(*place, 1) for place in _PLACE.iter_unpack(self._first)])
 
     def encode(self) -> bytes:
         return _SUBQUEUE.pack(self.ready, self.mark) + self._first

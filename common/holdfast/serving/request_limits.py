@@ -4,6 +4,7 @@ Every method has its own bounds: asking for one task takes no 4 MiB. Everything 
 stands in a request: the descriptors say what there is, and a field without a bound here is an error at the start.
 """
 
+import sys
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -30,6 +31,8 @@ _FIELDS_SPARE = 64
 # How often what is repeated may be there, in the message that it stands in.
 _REPEATED_MAX = {
     "EnqueueRequest.tasks": ITEMS_MAX,
+    "EnqueueRequest.runs": ITEMS_MAX,
+    "TaskRun.payloads": ITEMS_MAX,
     "TaskSpec.headers": HEADERS_MAX,
     "RetryPolicy.non_retryable": NON_RETRYABLE_MAX,
     "ReserveRequest.queues": QUEUES_PER_RESERVE_MAX,
@@ -38,6 +41,7 @@ _REPEATED_MAX = {
     "ReserveRequest.held_at": _SHARDS_MAX,
     "AwaitTasksRequest.queues": QUEUES_PER_RESERVE_MAX,
     "AckRequest.items": ITEMS_MAX,
+    "AckRequest.ranges": ITEMS_MAX,
     "AckItem.follow_ups": FOLLOW_UPS_MAX,
     "FailRequest.items": ITEMS_MAX,
     "ExtendRequest.items": ITEMS_MAX,
@@ -63,8 +67,10 @@ _REPEATED_MAX = {
     "ReceiveTasksRequest.messages": ITEMS_MAX,
     "AllocateRequest.reports": ITEMS_MAX,
 }
+# How many items all lists of a message have together: no more than one of them alone may have.
+_TOGETHER_MAX = {"EnqueueRequest": ITEMS_MAX, "AckRequest": ITEMS_MAX}
 # How often what is repeated inside of what is repeated may be there, in a whole request.
-_TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX}
+_TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX, "TaskRun.payloads": ITEMS_MAX}
 _NUMBER_BYTES = {  # all others are varints
     **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), 8),
     **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 4),
@@ -147,12 +153,14 @@ def _shape_of(message: Any, **how: Any) -> Shape:
     for field in message.fields:
         if field.is_repeated:
             fields_max += _repeated_max(field)
+        total_max = _TOTAL_MAX.get(_name(field))
         if field.message_type is not None:
-            inside[field.number] = _shape_of(
-                field.message_type, is_single=not field.is_repeated, total_max=_TOTAL_MAX.get(_name(field))
-            )
+            inside[field.number] = _shape_of(field.message_type, is_single=not field.is_repeated, total_max=total_max)
+        elif total_max is not None:
+            inside[field.number] = Shape(sys.maxsize, total_max=total_max)  # only counted: it is no message
         elif field.is_packed:
             inside[field.number] = Packed(_repeated_max(field), _NUMBER_BYTES.get(field.type, 0))
+    fields_max = min(fields_max, _FIELDS_SPARE + _TOGETHER_MAX.get(message.name, fields_max))
     return Shape(fields_max, inside, has_repeated=fields_max > _FIELDS_SPARE, **how)
 
 

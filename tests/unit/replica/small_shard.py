@@ -14,17 +14,17 @@ from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import entries
 from holdfast.machine.entries import AckItem, ClaimRef, Entry
-from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id, later_task_id
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
-from holdfast.machine.outcomes import Accepted, Claimed, Outcome
+from holdfast.machine.outcomes import Accepted, AcceptedRun, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.raft.messages import NO_CONFIGURATION, Kind, LogEntry
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
-from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, new_task
+from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, new_run, new_task
 
 WAIT_MS = 60_000  # no test waits for its end
 TURNS = 10  # of the loop: enough for every task to reach what it waits for
@@ -230,6 +230,11 @@ class SmallShard:
         tasks = [new_task(**changes)] * count
         outcomes = await self.submit(entries.Enqueue(self.time.now_ms, tasks))
         return [outcome.task_id for outcome in outcomes if isinstance(outcome, Accepted)]
+
+    async def enqueue_run(self, count: int, **changes: Any) -> list[bytes]:
+        (accepted,) = await self.submit(entries.EnqueueRuns(self.time.now_ms, [new_run(count, **changes)]))
+        assert isinstance(accepted, AcceptedRun)
+        return [later_task_id(accepted.task_id, at) for at in range(count)]
 
     async def cancel(self, task_id: bytes) -> None:
         await self.submit(entries.Cancel(self.time.now_ms, KEEP_MS, [task_id]))

@@ -1,7 +1,7 @@
 """The scheduler under random traffic: entries wait in a log, as behind a leader, and are applied in batches.
 
-After each step the marks, the picks and what is left are compared with the ready index of the real machine, and with
-caps counted one by one.
+After each step the marks, the picks and what is left are compared with the ready tasks of the real machine, and with
+caps counted one by one. Some tasks come in runs, and are picked in slices: what is expected of them is the same.
 """
 
 import dataclasses
@@ -19,12 +19,14 @@ from holdfast.broker.scheduler import oldest as ages
 from holdfast.broker.scheduler import scheduler as scheduler_module
 from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
+from holdfast.broker.scheduler.slices import still_there
 from holdfast.machine import entries
 from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import CLAIMED, READY, Execution
-from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_task, use_short_rows
+from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, Shard, new_run, new_task, use_short_rows
 
 PLENTY = 1 << 40
 EXAMPLES = 60
@@ -32,6 +34,23 @@ REPEATED = b"repeated"  # the claim request of a worker that asks for ever
 SUBQUEUES = [(b"", b""), (b"", b"x"), (b"a", b""), (b"a", b"x"), (b"b", b""), (b"b", b"x"), (b"b", b"y"), (b"c", b"y")]
 
 Subqueue = tuple[bytes, bytes]
+
+
+class ShardWithRuns(Shard):
+    def task(self, task_id: bytes) -> Execution:
+        """Also of one that is in a run."""
+        (task,) = self.machine.reader.executions([task_id])
+        assert task is not None
+        return task
+
+
+def each(task_ids: list[bytes], counts: list[int]) -> list[bytes]:
+    """Every task of slices that begin with these."""
+    return [later_task_id(first, at) for first, n in zip(task_ids, counts, strict=True) for at in range(n)]
+
+
+def picked_ids(picked: Picked) -> list[bytes]:
+    return each(picked.task_ids, picked.counts)
 
 
 class SchedulerTraffic(RuleBasedStateMachine):
@@ -44,7 +63,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
-        self.shard = Shard()
+        self.shard = ShardWithRuns()
         self.window_tasks_max = data.draw(st.integers(1, 6))
         queue_max, tenant_max, key_max = (data.draw(st.sampled_from(self.caps)) for _ in range(3))
         self.limits = Limits(queue_max, tenant_max, key_max)
@@ -76,7 +95,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         return sorted(((i, task) for i, task in tasks if task.state == READY), key=lambda each: each[1].sequence)
 
     def on_their_way(self) -> list[bytes]:
-        return [task_id for _, picked in self.log if picked is not None for task_id in picked.task_ids]
+        return [task_id for _, picked in self.log if picked is not None for task_id in picked_ids(picked)]
 
     def running(self) -> list[Execution]:
         claimed = [task for task in map(self.shard.task, self.known) if task.state == CLAIMED]
@@ -114,20 +133,27 @@ class SchedulerTraffic(RuleBasedStateMachine):
             tasks.append(new_task(priority=priority, tenant=tenant, limit_key=limit_key))
         self.log.append((entries.Enqueue(self.shard.now_ms, tasks), None))
 
-    @rule(tasks_max=st.integers(1, 5), repeated=st.booleans())
+    @rule(counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), priority=st.sampled_from((0, 4, 9)))
+    def enqueue_runs(self, counts: list[int], priority: int) -> None:
+        runs = [new_run(count, priority=priority) for count in counts]
+        self.log.append((entries.EnqueueRuns(self.shard.now_ms, runs), None))
+
+    @rule(tasks_max=st.integers(1, 12), repeated=st.booleans())
     def pick(self, tasks_max: int, repeated: bool) -> None:
         before = self.open_tasks()
         if len(self.subqueues) == 1:
             line = [task_id for task_id, _ in sorted(before, key=lambda each: (-each[1].priority, each[1].sequence))]
         picked = self.probe(tasks_max)
-        task_ids = picked.task_ids if picked is not None else []
+        task_ids = picked_ids(picked) if picked is not None else []
         if len(self.subqueues) == 1 and self.caps == (0,):
             assert task_ids == line[:tasks_max]
         if picked is not None:
             self.check_order(picked, dict(before))
             request_id = REPEATED if repeated and self.gives_back else b""
             now_ms = self.shard.now_ms
-            claim = Claim(now_ms, now_ms + LEASE_MS, b"w", request_id, now_ms + KEEP_MS, task_ids, picked.marks)
+            claim = Claim(now_ms, now_ms + LEASE_MS, b"w", request_id, now_ms + KEEP_MS, picked.task_ids, picked.marks)
+            claim.counts = picked.counts
+            assert picked.tasks == len(task_ids)
             self.log.append((claim, picked))
             self.check_marks(picked)
         assert not self.over(self.running(), 1), "a cap is exceeded"
@@ -145,10 +171,11 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def check_order(self, picked: Picked, before: dict[bytes, Execution]) -> None:
         """First in, first out in each sub-queue; without a share for the oldest, the highest priority that is open."""
         taken: set[bytes] = set()
-        for task_id, (priority, place, tenant, limit_key) in zip(picked.task_ids, picked.ready_refs, strict=True):
+        singles = [(ref, at) for ref in picked.ready_refs for at in range(ref[1][3])]
+        for task_id, ((priority, place, tenant, limit_key), at) in zip(picked_ids(picked), singles, strict=True):
             task = before[task_id]  # was ready, open and not on its way
             assert (task.priority, task.sequence, task.tenant, task.limit_key) == (
-                priority, place[0], tenant, limit_key,
+                priority, place[0] + at, tenant, limit_key,
             )  # fmt: skip
             rest = [(i, other) for i, other in before.items() if i not in taken]
             subqueue = [i for i, o in rest if (o.priority, o.tenant, o.limit_key) == (priority, tenant, limit_key)]
@@ -215,8 +242,8 @@ class SchedulerTraffic(RuleBasedStateMachine):
             if isinstance(entry, Claim) and entry.request_id:
                 assert [outcome.task_id for outcome in outcomes if isinstance(outcome, Claimed)] == [self.held]
         effects = machine.commit()
-        came, gone = ({task.sequence for task in tasks} for tasks in (effects.ready, effects.withdrawn))
-        self.scheduler.was_withdrawn([task for task in effects.withdrawn if task.sequence not in came])
+        ready, withdrawn = still_there(effects.ready, effects.withdrawn)
+        self.scheduler.was_withdrawn(withdrawn)
         for (entry, picked), came_to_nothing in zip(batch, refused, strict=True):
             if picked is None or not isinstance(entry, Claim):
                 continue
@@ -224,14 +251,15 @@ class SchedulerTraffic(RuleBasedStateMachine):
                 self.scheduler.give_back(picked)
             else:
                 self.scheduler.settle(picked, refused=came_to_nothing)
-        self.scheduler.became_ready([task for task in effects.ready if task.sequence not in gone])
+        self.scheduler.became_ready(ready)
         self.scheduler.was_freed(effects.freed)
         queue = machine.queue(QUEUE)
         for entry, picked in batch:
             if isinstance(entry, Claim) and picked is None and queue is not None:
                 self.scheduler.marks_were_raised([m for m in entry.marks if m.mark_version == queue.mark_version])
         known = set(self.known)
-        self.known += [task.task_id for task in effects.ready if task.task_id not in known]
+        came = each([task.task_id for task in effects.ready], [task.tasks for task in effects.ready])
+        self.known += [task_id for task_id in came if task_id not in known]
 
     @rule(data=st.data(), fails_over=st.booleans())
     def lose_what_waits(self, data: st.DataObject, fails_over: bool) -> None:

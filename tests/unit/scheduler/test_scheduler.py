@@ -11,8 +11,12 @@ from holdfast.broker.scheduler import lines
 from holdfast.broker.scheduler import scheduler as scheduler_module
 from holdfast.broker.scheduler.lines import REFILL_TASKS
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
-from holdfast.machine.effects import Effects
-from tests.unit.machine.machine_shard import QUEUE, Shard, new_task
+from holdfast.broker.scheduler.slices import still_there
+from holdfast.machine.effects import Effects, ReadyTask
+from holdfast.machine.entries import EnqueueRuns
+from holdfast.machine.ids import later_task_id
+from holdfast.machine.outcomes import AcceptedRun
+from tests.unit.machine.machine_shard import QUEUE, Shard, new_run, new_task
 
 PLENTY = 1 << 40
 
@@ -37,6 +41,13 @@ class Bench:
         accepted = self.shard.enqueue_all(*[new_task(priority=priority, envelope=bytes(size_bytes))] * count)
         self.follow()
         return [outcome.task_id for outcome in accepted]
+
+    def enqueue_run(self, count: int, *, priority: int = 4, size_bytes: int = 8) -> list[bytes]:
+        run = new_run(count, priority=priority, size_bytes=size_bytes)
+        (accepted,) = self.shard.apply(EnqueueRuns(self.shard.now_ms, [run]))
+        assert isinstance(accepted, AcceptedRun)
+        self.follow()
+        return [later_task_id(accepted.task_id, at) for at in range(count)]
 
     def pick(self, tasks_max: int = 1, bytes_max: int = PLENTY) -> Picked:
         picked = self.scheduler.pick(QUEUE, tasks_max, bytes_max)
@@ -342,3 +353,91 @@ def test_a_mark_stays_at_a_task_that_came_back(bench: Bench) -> None:
     (mark,) = bench.pick().marks
     assert mark.sequence == bench.shard.task(tasks[1]).sequence
     assert mark.mark_version == 2
+
+
+# --- slices of runs -------------------------------------------------------------------------------------------
+
+
+def slices_of(picked: Picked) -> list[tuple[bytes, int]]:
+    return list(zip(picked.task_ids, picked.counts, strict=True))
+
+
+@pytest.mark.parametrize("window_first", [True, False])
+@pytest.mark.parametrize("share_percent", [0, 10, 100])
+def test_a_run_is_picked_in_slices_as_large_as_there_is_room_for(window_first: bool, share_percent: int) -> None:
+    bench = Bench(oldest_share_percent=share_percent)
+    if window_first:
+        bench.enqueue()
+        bench.take()
+    task_ids = bench.enqueue_run(50)
+    (single,) = bench.enqueue()
+    assert slices_of(bench.pick(30)) == [(task_ids[0], 30)]
+    assert (bench.scheduler.coming(QUEUE), bench.scheduler.available(QUEUE)) == (30, 21)
+    last = bench.pick(30)
+    assert (slices_of(last), last.tasks) == ([(task_ids[30], 20), (single, 1)], 21)
+    assert bench.scheduler.pick(QUEUE, 1, PLENTY) is None
+
+
+@pytest.mark.parametrize(("bytes_max", "tasks"), [(1, 1), (100, 1), (101, 2), (1000, 10), (1001, 11), (PLENTY, 20)])
+def test_bytes_are_counted_by_task(bytes_max: int, tasks: int) -> None:
+    bench = Bench()
+    bench.enqueue_run(20, size_bytes=98)  # 100 with its tag and its length
+    picked = bench.pick(1000, bytes_max)
+    assert (picked.tasks, picked.size_bytes) == (tasks, 100 * tasks)
+
+
+def test_what_left_a_slice_is_not_picked_with_it(bench: Bench) -> None:
+    task_ids = bench.enqueue_run(10)
+    assert bench.pick().task_ids == [task_ids[0]]
+    for at in (3, 4, 9):
+        bench.cancel(task_ids[at])
+    assert bench.scheduler.available(QUEUE) == 6
+    assert slices_of(bench.pick(100)) == [(task_ids[1], 2), (task_ids[5], 4)]
+
+
+def test_what_left_a_slice_on_its_way_does_not_come_back_with_it(bench: Bench) -> None:
+    task_ids = bench.enqueue_run(10)
+    picked = bench.pick(8)
+    bench.cancel(task_ids[2])
+    bench.cancel(task_ids[9])
+    bench.scheduler.give_back(picked)
+    assert bench.scheduler.available(QUEUE) == 8
+    assert slices_of(bench.pick(100)) == [(task_ids[0], 2), (task_ids[3], 5), (task_ids[8], 1)]
+
+
+@pytest.mark.parametrize("count", [3, 10])
+def test_a_line_that_is_read_again_does_not_have_what_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(lines, "REFILL_TASKS", 1)
+    bench = Bench(window_tasks_max=1)
+    task_ids = bench.enqueue_run(10)
+    picked, further = bench.pick(count), bench.pick(2) if count < 10 else None
+    bench.enqueue()
+    bench.scheduler.give_back(picked)  # with no room for it, all is forgotten
+    assert bench.pick(1).task_ids == [task_ids[0]]
+    assert further is None or slices_of(further) == [(task_ids[3], 2)]
+    rest = bench.pick(100)
+    assert rest.tasks == 10 - (0 if further is None else further.tasks)  # one was picked, one came behind the run
+    assert bench.scheduler.available(QUEUE) == 0
+
+
+def test_tasks_of_a_batch_that_came_and_went_were_never_there() -> None:
+    run = ReadyTask(QUEUE, 4, 10, bytes(16), 8, tasks=5)
+    others = [run._replace(sequence=sequence, tasks=1) for sequence in (9, 11, 14)]
+    stayed, withdrawn = still_there([run], others)
+    assert [(task.sequence, int.from_bytes(task.task_id, "big"), task.tasks) for task in stayed] == [
+        (10, 0, 1),
+        (12, 2, 2),
+    ]
+    assert withdrawn == others[:1]
+
+
+def test_a_purge_of_slices_makes_a_line_no_larger() -> None:
+    """Of what is withdrawn there may be far more than places: then the line is read again."""
+    bench = Bench(window_tasks_max=4)
+    task_ids = bench.enqueue_run(20)
+    for task_id in task_ids[:15]:
+        bench.cancel(task_id)
+    assert bench.scheduler.available(QUEUE) == 5
+    assert slices_of(bench.pick(100)) == [(task_ids[15], 5)]

@@ -3,6 +3,8 @@ else.
 
 server.py       finds who answers a call, before its body is let in; failures become refusals
 tasks.py        the service of a shard; queues.py, dead_letters.py and schedules.py are parts of it
+enqueueing.py   accepts tasks and runs of tasks
+claims.py       claims as their worker is told of them
 shards.py       the service Shards, in terms of `ShardAdmin`, which admin.py is
 backups.py      the service Backups
 internal.py     what a broker does for other brokers of its cluster

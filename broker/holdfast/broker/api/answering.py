@@ -53,8 +53,15 @@ class Answering:
             raise error.within("claim") from None
 
     def reject(
-        self, answer: HasRejection, outcome: Outcome | None, refused: RefusedError | None, place: str = ""
+        self,
+        answer: HasRejection,
+        outcome: Outcome | None,
+        refused: RefusedError | None,
+        place: str = "",
+        *,
+        tasks: int = 1,
     ) -> None:
+        """`tasks`: how many it is about."""
         message = answer.rejection
         if refused is not None:
             message.reason = refused.reason
@@ -67,7 +74,7 @@ class Answering:
                 message.retry_after_ms = OUTBOX_RETRY_MS
             elif outcome.code == rejections.REQUEST_ID_CONFLICT:
                 message.field = f"{place}.request_id"
-        self._metrics.rejected(message.reason).inc()
+        self._metrics.rejected(message.reason).inc(tasks)
 
 
 def in_order(

@@ -39,8 +39,8 @@ def wire_state(state: int) -> "pb.TaskState":
     return cast("pb.TaskState", state)
 
 
-def fill_claim(message: pb.Claim, claim: Claimed, envelope: bytes, now_ms: int) -> None:
-    """`now_ms`: when the answer is made."""
+def fill_claim(message: pb.Claim | pb.ClaimRun, claim: Claimed, envelope: bytes, now_ms: int) -> None:
+    """`envelope`: of a slice, what its tasks share. `now_ms`: when the answer is made."""
     message.task_id = format_task_id(claim.task_id)
     message.token = claim.token >> SECRET_BITS
     message.secret = claim.token & SECRET_MAX

@@ -10,7 +10,7 @@ from holdfast.broker.policy.policies import EffectivePolicy
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Cancel
-from holdfast.machine.ids import task_id_time_ms
+from holdfast.machine.ids import later_task_id, task_id_time_ms
 from holdfast.machine.outcomes import Moved
 from holdfast.machine.ready_rows import Subqueue, split_ready_row
 from holdfast.machine.rows import CANCELLED
@@ -63,8 +63,15 @@ class Purging:
         prefix = keys.ready_queue(queue)
         start = prefix + after + b"\0" if after else prefix
         rows = self._shard.reader.scan(start, keys.after_prefix(prefix), ENTRY_ITEMS_MAX)
-        found = [split_ready_row(row)[0] for _, row in rows]
-        return found, rows[-1][0][len(prefix) :] if len(rows) == ENTRY_ITEMS_MAX else b""
+        found: list[bytes] = []
+        last = b""
+        for key, row in rows:
+            first_id, _, count = split_ready_row(row)
+            if len(found) + count > ENTRY_ITEMS_MAX:
+                return found, last
+            found += [later_task_id(first_id, at) for at in range(count)] if count > 1 else [first_id]
+            last = key[len(prefix) :]
+        return found, last if len(rows) == ENTRY_ITEMS_MAX else b""
 
     def _subqueues_page(self, queue: bytes, after: bytes) -> tuple[list[bytes], bytes]:
         """As many sub-queues as fit: most have a task or two."""
@@ -77,7 +84,7 @@ class Purging:
             places = Subqueue.decode(row).places()
             if len(found) + len(places) > ENTRY_ITEMS_MAX:
                 return found, last
-            found += [task_id for _, task_id, _ in places]
+            found += [task_id for _, task_id, *_ in places]
             last = key[len(prefix) :]
         return found, last if len(rows) == ENTRY_ITEMS_MAX else b""
 

@@ -1,18 +1,18 @@
 """The wire API: translates requests into entries and outcomes into answers. It holds no rules of its own."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.broker.api.answering import Answering, in_order, succeeded
+from holdfast.broker.api.claims import fill_claims, read_claims
 from holdfast.broker.api.conversion import (
-    fill_accepted,
-    fill_claim,
     fill_follow_up,
     task_message,
     wire_state,
 )
 from holdfast.broker.api.dead_letters import DeadLetterService
+from holdfast.broker.api.enqueueing import Enqueueing
 from holdfast.broker.api.home_guard import HomeGuard, HomeOf, MayHave
 from holdfast.broker.api.queues import QueueService
 from holdfast.broker.api.schedules import ScheduleService
@@ -32,9 +32,10 @@ from holdfast.machine.entries import (
     Ack,
     AckAway,
     AckItem,
+    AckRange,
+    AckRanges,
     Cancel,
     ClaimRef,
-    Enqueue,
     Entry,
     Extend,
     ExtendItem,
@@ -44,9 +45,10 @@ from holdfast.machine.entries import (
     Release,
     RemoteFollowUp,
 )
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateTasks
-from holdfast.machine.outcomes import Accepted, Acked, Extended, Failed, Moved, Outcome, Received
+from holdfast.machine.outcomes import Accepted, Acked, AckedRange, Extended, Failed, Moved, Outcome, Received
 from holdfast.machine.reader import TaskView
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, HAS_RETRY, NOT_DEAD, Execution
@@ -76,6 +78,13 @@ class _Call:
         return int(self._clock.monotonic_ms() - self._received_ms)
 
 
+class _Part(NamedTuple):
+    """Some of the items of a call, by their places, in one entry."""
+
+    places: Sequence[int]
+    entry: Entry
+
+
 class TaskService:
     """One method per RPC about tasks; what is about dead letters, queues and schedules is in rooms of its own."""
 
@@ -101,6 +110,7 @@ class TaskService:
         self.dead_letters = DeadLetterService(shard, config, self._validator, self._answering)
         self.queues = QueueService(shard, config, self._validator)
         self._homes = HomeGuard(shard, home_of, may_have)
+        self._enqueueing = Enqueueing(shard, self._validator, self._answering, self._homes, metrics)
         self.schedules = ScheduleService(shard, config, self._validator, self._homes)
 
     @property
@@ -117,29 +127,9 @@ class TaskService:
 
     # --- producers --------------------------------------------------------------------------------------------
 
-    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
-        self._validator.batch(len(request.tasks), "tasks")
-        now_ms = self._shard.now_ms()
-        policies = self._shard.policies
-        new_tasks, refused = self._answering.validate(
-            request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms, policies)
-        )
-        self._homes.check_tasks(new_tasks)
-        count = len(request.tasks)
-        del request  # the entry has the payloads: a second copy would wait for the log with it
-        outcomes = await self._submit(Enqueue(now_ms, new_tasks), new_tasks)
-        response = pb.EnqueueResponse()
-        duplicates = 0
-        for at, outcome in in_order(count, outcomes, refused):
-            item = response.outcomes.add()
-            if isinstance(outcome, Accepted):
-                fill_accepted(item.accepted, outcome)
-                duplicates += outcome.duplicate
-            else:
-                self._answering.reject(item, outcome, refused.get(at), f"tasks[{at}]")
-        self._metrics.tasks_enqueued.inc(succeeded(outcomes) - duplicates)
-        self._metrics.duplicates.inc(duplicates)
-        return response
+    def enqueue(self, request: pb.EnqueueRequest) -> Coroutine[Any, Any, pb.EnqueueResponse]:
+        """No coroutine of its own, which would keep the request until the answer is there."""
+        return self._enqueueing.enqueue(request)
 
     async def cancel(self, request: pb.CancelRequest) -> pb.CancelResponse:
         task_ids, refused = self._answering.validate_ids(request.task_ids)
@@ -212,14 +202,13 @@ class TaskService:
             claims = await self._shard.reserve(wanted)
         if isinstance(claims, RunDry):
             return pb.ReserveResponse(run_dry_ms=claims.wait_ms)
-        envelopes = self._shard.reader.envelopes([claim.task_id for claim in claims])
+        if not claims:
+            return pb.ReserveResponse()
+        told = read_claims(self._shard.reader, claims)
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
-        # Without claims the answer stays empty.
-        response = pb.ReserveResponse(waited_ms=waited_ms) if claims else pb.ReserveResponse()
-        for claim, envelope in zip(claims, envelopes, strict=True):
-            if envelope is not None:
-                fill_claim(response.claims.add(), claim, envelope, now_ms)
-        self._metrics.tasks_claimed.inc(len(claims))
+        response = pb.ReserveResponse(waited_ms=waited_ms)
+        fill_claims(response, told, now_ms, takes_runs=request.takes_runs)
+        self._metrics.tasks_claimed.inc(sum(claim.tasks for claim in claims))
         return response
 
     async def await_tasks(self, request: pb.AwaitTasksRequest) -> pb.AwaitTasksResponse:
@@ -229,7 +218,8 @@ class TaskService:
         return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks, suspects=suspects)
 
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
-        self._validator.batch(len(request.items), "items")
+        ranged = sum(max(1, each.count) for each in request.ranges)
+        self._validator.batch(len(request.items) + ranged, "ranges" if ranged else "items")
         self._validator.all_follow_ups(request.items)
         now_ms = self._shard.now_ms()
         policies = self._shard.policies
@@ -245,7 +235,10 @@ class TaskService:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
-        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry, _tasks_made)
+        parts = self._parts(items, self._heard_of(items), make_entry, _tasks_made)
+        ranges, refused_ranges = self._answering.validate(request.ranges, "ranges", self._validator.ack_range)
+        range_parts = self._range_parts(ranges, now_ms)
+        outcomes, of_ranges = await self._submit_parts(parts, range_parts)
         response = pb.AckResponse()
         for at, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
@@ -257,7 +250,33 @@ class TaskService:
                 follow_up = outcome.place if isinstance(outcome, Rejection) else 0
                 self._answering.reject(answer, outcome, refused.get(at), f"items[{at}].follow_ups[{follow_up}]")
         self._metrics.tasks_acked.inc(succeeded(outcomes))
+        self._fill_ranges(response, [each.count for each in request.ranges], of_ranges, refused_ranges)
         return response
+
+    def _range_parts(self, ranges: list[AckRange], now_ms: int) -> list[_Part]:
+        if not ranges:
+            return []
+        tasks = self._heard_of(ranges)
+        if self._shard.policies is not None:
+            # One that reaches into another queue is kept as long as the one of them that keeps longer says.
+            last = self._shard.executions([later_task_id(each.task_id, each.tasks - 1) for each in ranges])
+            tasks = [max(pair, key=self._keeps_ms) for pair in zip(tasks, last, strict=True)]
+        return self._parts(ranges, tasks, lambda keep_ms, _dead_ms, chosen: AckRanges(now_ms, keep_ms, chosen))
+
+    def _keeps_ms(self, task: Execution | None) -> int:
+        return -1 if task is None else self._policy_of(task, self._shard.policies).finished_retention_ms
+
+    def _fill_ranges(
+        self, response: pb.AckResponse, counts: list[int], outcomes: list[Outcome], refused: dict[int, RefusedError]
+    ) -> None:
+        for at, outcome in in_order(len(counts), outcomes, refused):
+            answer = response.ranges.add()
+            if not isinstance(outcome, AckedRange):
+                self._answering.reject(answer, outcome, refused.get(at), tasks=max(1, counts[at]))
+                continue
+            for place, rejection in outcome.refused:
+                self._answering.reject(answer.refused.add(at=place), rejection, None)
+            self._metrics.tasks_acked.inc(counts[at] - len(outcome.refused))
 
     def _ack_item(self, item: pb.AckItem, now_ms: int, policies: Policies | None) -> AckItem:
         task_id, token = self._answering.claim_ref(item.claim)
@@ -414,7 +433,9 @@ class TaskService:
 
     # --- shared -----------------------------------------------------------------------------------------------
 
-    def _heard_of(self, items: Sequence[AckItem | FailItem | ExtendItem | ClaimRef]) -> list[Execution | None]:
+    def _heard_of(
+        self, items: Sequence[AckItem | AckRange | FailItem | ExtendItem | ClaimRef]
+    ) -> list[Execution | None]:
         """Whoever says something about its claims is at work. A call may have claims of several workers, so each item
         is looked at; the executions of claimed tasks are mostly in memory. Returns them."""
         tasks = self._shard.executions([item.task_id for item in items])
@@ -436,11 +457,38 @@ class TaskService:
         items: Sequence[Valid],
         tasks: Sequence[Execution | None],  # theirs, read just now
         make_entry: Callable[[int, int, list[Valid]], Entry],  # of how long what ends is kept, finished or dead
-        tasks_made: Callable[[Valid], int] | None = None,  # by an item; none if it is not given
     ) -> list[Outcome]:
-        """The outcomes of items in their order. What ends is kept as its queue says, and an entry says it but once: so
-        items of queues that differ in this go into different entries, which are taken together or not at all. The same
-        if they make many tasks: between entries others have a turn."""
+        """The outcomes of items in their order."""
+        (outcomes,) = await self._submit_parts(self._parts(items, tasks, make_entry))
+        return outcomes
+
+    async def _submit_parts(self, *lists: list[_Part]) -> list[list[Outcome]]:
+        """The outcomes of the items of each list. All entries are taken together or not at all."""
+        entries = [part.entry for parts in lists for part in parts]
+        if len(entries) == 1:
+            applied = iter([await self._shard.submit(entries[0])])
+        else:
+            applied = iter(await self._shard.submit_all(entries) if entries else [])
+        found: list[list[Outcome]] = []
+        for parts in lists:
+            if len(parts) == 1:  # as nearly always: it has all of them, in order
+                found.append(next(applied))
+                continue
+            by_place: dict[int, Outcome] = {}
+            for part in parts:
+                by_place.update(zip(part.places, next(applied), strict=True))
+            found.append([by_place[at] for at in range(len(by_place))])
+        return found
+
+    def _parts(
+        self,
+        items: Sequence[Valid],
+        tasks: Sequence[Execution | None],
+        make_entry: Callable[[int, int, list[Valid]], Entry],
+        tasks_made: Callable[[Valid], int] | None = None,  # by an item; none if it is not given
+    ) -> list[_Part]:
+        """What ends is kept as its queue says, and an entry says it but once: so items of queues that differ in this go
+        into different entries. The same if they make many tasks: between entries others have a turn."""
         if not items:
             return []
         policies, default = self._shard.policies, self._default_policy
@@ -458,12 +506,11 @@ class TaskService:
             ]
         if len(groups) == 1:
             keep_ms, dead_ms, _ = groups[0]
-            return await self._shard.submit(make_entry(keep_ms, dead_ms, list(items)))
-        entries = [make_entry(keep_ms, dead_ms, [items[at] for at in places]) for keep_ms, dead_ms, places in groups]
-        by_place: dict[int, Outcome] = {}
-        for group, outcomes in zip(groups, await self._shard.submit_all(entries), strict=True):
-            by_place.update(zip(group.places, outcomes, strict=True))
-        return [by_place[at] for at in range(len(items))]
+            return [_Part(range(len(items)), make_entry(keep_ms, dead_ms, list(items)))]
+        return [
+            _Part(places, make_entry(keep_ms, dead_ms, [items[at] for at in places]))
+            for keep_ms, dead_ms, places in groups
+        ]
 
 
 def _tasks_made(item: AckItem) -> int:

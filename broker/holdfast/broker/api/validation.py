@@ -8,9 +8,11 @@ from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.broker.leader.stats import Heartbeat
 from holdfast.broker.policy import fields
 from holdfast.broker.policy.policies import Policies
+from holdfast.broker.policy.run_specs import RunSpecs
 from holdfast.broker.policy.settings_guard import SETTINGS
-from holdfast.broker.policy.task_specs import ERROR_TYPE_BYTES_MAX, TaskSpecs
+from holdfast.broker.policy.task_specs import ERROR_TYPE_BYTES_MAX
 from holdfast.broker.quota.coordinator import LIMITS
+from holdfast.machine.entries import AckRange
 from holdfast.machine.ids import INCARNATION_MAX, SECRET_BITS, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
@@ -94,7 +96,7 @@ def _one_of(state: queues_pb.WorkerState, field: str, states: Sequence[queues_pb
     return state
 
 
-class Validator(TaskSpecs, PageTokens):
+class Validator(RunSpecs, PageTokens):
     """Checks requests against the limits of this node."""
 
     # --- shared -----------------------------------------------------------------------------------------------
@@ -223,12 +225,15 @@ class Validator(TaskSpecs, PageTokens):
 
     # --- claims -----------------------------------------------------------------------------------------------
 
-    def claim_ref(self, ref: pb.ClaimRef) -> tuple[bytes, int]:
+    def claim_ref(self, ref: pb.ClaimRef | pb.AckRange) -> tuple[bytes, int]:
         task_id = self.task_id(ref.task_id)
         for name, value in (("token", ref.token), ("secret", ref.secret)):
             if not value:
                 raise RefusedError(MISSING_FIELD, "Expected {field} from the claim, but it is missing.", name)
         return task_id, ref.token << SECRET_BITS | ref.secret
+
+    def ack_range(self, wanted: pb.AckRange) -> AckRange:
+        return AckRange(*self.claim_ref(wanted), fields.number(wanted.count, "count", 1, self._config.batch_tasks_max))
 
     def lease_ms(self, value: int, field: str = "lease_ms") -> int:
         return fields.number(value, field, self._config.lease_ms_min, self._config.lease_ms_max)

@@ -3,7 +3,8 @@
 Claims are indexed by the end of their leases, which tells nothing of their age, and an index by age would cost every
 claim and every ack a row. So the leader of a shard looks at a bounded number of claims every few seconds and remembers
 the oldest. Up to 1,000 claims are all seen at every look. Of more, each look sees some, and what it finds is remembered
-until it ends: a claim that is held for long is met sooner or later, for its lease is extended again and again.
+until it ends: a claim that is held for long is met sooner or later, for its lease is extended again and again. Tasks of
+a run that were claimed together are equally old: only the last of them is looked at, which their row names.
 """
 
 import asyncio

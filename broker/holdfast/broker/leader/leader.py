@@ -133,7 +133,7 @@ class Leadership:
             self.allocations.follow({task.queue for task in effects.ready} | effects.freed.keys())
         if effects.died or effects.settings:
             self.alerts.follow({*effects.died, *effects.settings})
-        self.result_waiters.follow(effects.finished)
+        self.result_waiters.follow(effects.finished, effects.finished_ranges)
         if effects.outbox and self.relay is not None:
             self.relay.wake(effects.outbox)
         for proposal, outcomes in applied:

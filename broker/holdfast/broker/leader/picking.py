@@ -108,7 +108,7 @@ class Picking:
             picked = self._scheduler.pick(queue, min(room, waiter.queue_tasks_max.get(queue, room)), room_bytes)
             if picked is not None:
                 picks.append(picked)
-                room -= len(picked.ready_refs)
+                room -= picked.tasks
                 room_bytes -= picked.size_bytes
                 if not room or room_bytes <= 0:
                     break
@@ -117,12 +117,12 @@ class Picking:
     # --- claims on their way ----------------------------------------------------------------------------------
 
     def was_proposed(self, claim: Claim) -> None:
-        self._count_coming(claim.worker, len(claim.task_ids))
+        self._count_coming(claim.worker, claim.tasks)
         if claim.is_alone:
             self._coming_alone.add(claim.worker)
 
     def was_applied(self, claim: Claim) -> None:
-        self._count_coming(claim.worker, -len(claim.task_ids))
+        self._count_coming(claim.worker, -claim.tasks)
         if claim.is_alone:
             self._coming_alone.discard(claim.worker)
 

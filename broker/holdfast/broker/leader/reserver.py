@@ -18,9 +18,10 @@ from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.scheduler.picks import Picked
 from holdfast.broker.scheduler.scheduler import Scheduler
+from holdfast.broker.scheduler.slices import still_there
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Mark, Release
-from holdfast.machine.ids import SECRET_BITS
+from holdfast.machine.ids import SECRET_BITS, later_task_id, later_token
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import Execution
@@ -57,10 +58,15 @@ def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
     entry = proposal.entry
     if not isinstance(entry, Claim) or not entry.request_id:
         return False
-    return len(outcomes) != len(entry.task_ids) or any(
-        isinstance(outcome, Claimed) and outcome.task_id != task_id
-        for outcome, task_id in zip(outcomes, entry.task_ids, strict=True)
-    )
+    first = next((outcome for outcome in outcomes if isinstance(outcome, Claimed)), None)
+    return first is not None and not _asks_for(entry, first.task_id)
+
+
+def _asks_for(claim: Claim, task_id: bytes) -> bool:
+    if not claim.counts:
+        return task_id in claim.task_ids
+    slices = zip(claim.task_ids, claim.counts, strict=True)
+    return any(first_id <= task_id < later_task_id(first_id, count) for first_id, count in slices)
 
 
 def draw_secret() -> int:
@@ -258,7 +264,7 @@ class Reserver:
             self._adopt()
         picks = self._picking.pick(waiter, queues)
         for picked in picks:
-            self._ready_waiters.was_taken(line_of(picked), len(picked.ready_refs))
+            self._ready_waiters.was_taken(line_of(picked), picked.tasks)
         if self._scheduler.unfinished:
             self._poll_soon()
         if not picks:
@@ -273,10 +279,12 @@ class Reserver:
     def _claim_entry(self, waiter: Waiter, picks: list[Picked]) -> Claim:
         now_ms = self._clock.now_ms()
         task_ids: list[bytes] = []
+        counts: list[int] = []
         marks: list[Mark] = []
         levels: list[BucketLevel] = []
         for picked in picks:
             task_ids += picked.task_ids
+            counts += picked.counts
             marks += picked.marks
             levels += picked.levels
         lease_ms_max = max(waiter.lease_ms, *waiter.type_lease_ms.values(), CLAIM_REQUEST_KEEP_MS)
@@ -292,6 +300,7 @@ class Reserver:
             {name: now_ms + lease_ms for name, lease_ms in waiter.type_lease_ms.items()},
             draw_secret(),
             picks[0].is_suspect,
+            counts if sum(counts) > len(counts) else [],
         )
 
     # --- what was applied -------------------------------------------------------------------------------------
@@ -325,11 +334,7 @@ class Reserver:
 
     def _update_scheduler(self, effects: Effects, applied: Applied) -> Iterable[bytes]:
         """Tells the scheduler what was applied; returns the queues in which tasks can be picked now."""
-        ready, withdrawn = effects.ready, effects.withdrawn
-        if ready and withdrawn:  # what came and went at once was never there
-            came, gone = {task.sequence for task in ready}, {task.sequence for task in withdrawn}
-            ready = [task for task in ready if task.sequence not in gone]
-            withdrawn = [task for task in withdrawn if task.sequence not in came]
+        ready, withdrawn = still_there(effects.ready, effects.withdrawn)
         self._scheduler.was_withdrawn(withdrawn)
         queues = dict.fromkeys(task.queue for task in ready)
         for proposal, outcomes in applied:
@@ -432,7 +437,8 @@ class Reserver:
     # --- callers that have gone -------------------------------------------------------------------------------
 
     def _still_held(self, outcomes: Sequence[Outcome]) -> list[Claimed]:
-        """The claims among them, without those on their way back because their first caller has gone."""
+        """The claims among them, without those on their way back because their first caller has gone. Of a slice all go
+        back or none."""
         return [done for done in outcomes if isinstance(done, Claimed) and done.token not in self._returning]
 
     def _release_when_claimed(self, proposal: Proposal) -> None:
@@ -445,7 +451,11 @@ class Reserver:
 
     def _release_abandoned(self, outcomes: list[Outcome]) -> None:
         """Hands back claims whose answer reached nobody. The lease is the promise, so this may fail silently."""
-        items = [ClaimRef(claim.task_id, claim.token) for claim in self._still_held(outcomes)]
+        items = [
+            ClaimRef(later_task_id(claim.task_id, at), later_token(claim.token, at))
+            for claim in self._still_held(outcomes)
+            for at in range(claim.tasks)
+        ]
         if not items or self._draining:
             return
         for kept in self._policies.kept(self._executions(items)):

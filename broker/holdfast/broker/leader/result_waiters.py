@@ -7,6 +7,7 @@ and waiting are one step of the event loop, so no end can fall between them.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Execution
 from holdfast.serving.refusals import overloaded, shutting_down
 
@@ -97,16 +98,29 @@ class ResultWaiters:
                 del self._by_task[task_id]
         watcher.task_ids = set()
 
-    def follow(self, finished: Iterable[bytes]) -> None:
-        """Wakes those who waited for nothing but these tasks."""
+    def follow(self, finished: Iterable[bytes], ranges: Iterable[tuple[bytes, int]] = ()) -> None:
+        """Wakes those who waited for nothing but these tasks. `ranges`: the first of a run's, and how many."""
         if not self._by_task:
             return
         for task_id in finished:
-            for watcher in self._by_task.pop(task_id, ()):
-                watcher.task_ids.discard(task_id)
-                self._watched -= 1
-                if not watcher.task_ids:
-                    watcher.wake()
+            self._has_finished(task_id)
+        for first_id, tasks in ranges:
+            for task_id in self._watched_of(first_id, tasks):
+                self._has_finished(task_id)
+
+    def _watched_of(self, first_id: bytes, tasks: int) -> list[bytes]:
+        """Of the tasks of a range, at least those that somebody waits for."""
+        if len(self._by_task) < tasks:
+            end = later_task_id(first_id, tasks)
+            return [task_id for task_id in self._by_task if first_id <= task_id < end]
+        return [later_task_id(first_id, at) for at in range(tasks)]
+
+    def _has_finished(self, task_id: bytes) -> None:
+        for watcher in self._by_task.pop(task_id, ()):
+            watcher.task_ids.discard(task_id)
+            self._watched -= 1
+            if not watcher.task_ids:
+                watcher.wake()
 
     def drain(self) -> None:
         """Sends everyone who waits home."""

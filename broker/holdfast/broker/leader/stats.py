@@ -177,14 +177,14 @@ class Stats(Service):
         """Once for every claim and every ack, so it must cost next to nothing; a batch is mostly of one type."""
         queue = name = None
         pair: _Pair | None = None
-        for its_queue, its_type, span, took_ms in timings:
+        for its_queue, its_type, span, took_ms, tasks in timings:
             if its_type != name or its_queue != queue:
                 if its_queue != queue:
                     self._rates.touch(its_queue)
                 queue, name = its_queue, its_type
                 pair = self._pair(queue, name)
             if pair is not None:
-                pair[span != READY_TO_CLAIM].add(took_ms)
+                pair[span != READY_TO_CLAIM].add(took_ms, tasks)
 
     def _pair(self, queue: bytes, name: bytes) -> _Pair | None:
         """Where the times of a type are counted; None if too many queues are timed, until some are forgotten."""

@@ -11,11 +11,12 @@ from holdfast.broker.policy.policies import Policies
 from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Entry, Expire, ExpireKeys, ExpiringKey, Promote, Purge
+from holdfast.machine.entries import Entry, Expire, ExpireKeys, ExpiringKey, Promote, Purge, PurgeRanges, TaskRange
 from holdfast.machine.handlers.purging import purge_allowed_ms
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import TtlExpire
-from holdfast.machine.outcomes import Moved, Outcome
+from holdfast.machine.outcomes import Changed, Moved, Outcome
 from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -42,6 +43,7 @@ class Timers(Service):
         self._policies = policies
         self._now_ms = now_ms
         self._submit = submit
+        self._tasks_max = config.sweep_batch_tasks  # in one entry, however many a row stands for
 
         def sweep(family: int, handle: Callable[[Due], Awaitable[bool]]) -> Sweep:
             purging = family in (keys.RETENTION, keys.KEY_EXPIRY)
@@ -81,14 +83,25 @@ class Timers(Service):
 
     async def _write(self, entry: Entry) -> list[Moved] | None:
         """What was moved, or None if the write was refused and must be tried again."""
+        outcomes = await self._submitted(entry)
+        return None if outcomes is None else [outcome for outcome in outcomes if isinstance(outcome, Moved)]
+
+    async def _submitted(self, entry: Entry) -> list[Outcome] | None:
+        """None if the write was refused and must be tried again."""
         try:
-            outcomes = await self._submit(entry)
+            return await self._submit(entry)
         except (RefusedError, OutcomeUnknownError):
             return None
-        return [outcome for outcome in outcomes if isinstance(outcome, Moved)]
 
     async def _expire(self, due: Due) -> bool:
-        task_ids = [task_id for _, task_id in due]
+        ranges = self._reader.ranges_at([task_id for _, task_id in due])
+        task_ids = [later_task_id(first_id, at) for first_id, tasks in ranges for at in range(tasks)]
+        for at in range(0, len(task_ids), self._tasks_max):
+            if not await self._expire_tasks(task_ids[at : at + self._tasks_max]):
+                return False
+        return True
+
+    async def _expire_tasks(self, task_ids: list[bytes]) -> bool:
         found = zip(task_ids, self._reader.executions(task_ids), strict=True)
         claimed = [(task_id, task) for task_id, task in found if task is not None and task.state == CLAIMED]
         for finished_ms, dead_ms, places in self._policies.kept([task for _, task in claimed]):
@@ -120,9 +133,20 @@ class Timers(Service):
         return True
 
     async def _purge(self, due: Due) -> bool:
-        moved = await self._write(Purge(self._now_ms(), [task_id for _, task_id in due]))
+        ranges = self._reader.ranges_at([task_id for _, task_id in due])
+        singles = [task_id for task_id, tasks in ranges if tasks == 1]
+        of_runs = [each for each in ranges if each.tasks > 1]
+        return (not singles or await self._purge_tasks(singles)) and (not of_runs or await self._purge_ranges(of_runs))
+
+    async def _purge_tasks(self, task_ids: list[bytes]) -> bool:
+        moved = await self._write(Purge(self._now_ms(), task_ids))
         self._metrics.tasks_purged.inc(len(moved or ()))
         return moved is not None
+
+    async def _purge_ranges(self, ranges: list[TaskRange]) -> bool:
+        outcomes = await self._submitted(PurgeRanges(self._now_ms(), ranges))
+        self._metrics.tasks_purged.inc(sum(each.number for each in outcomes or () if isinstance(each, Changed)))
+        return outcomes is not None
 
     async def _expire_keys(self, due: Due) -> bool:
         return (

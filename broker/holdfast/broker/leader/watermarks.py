@@ -21,6 +21,7 @@ from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.ready_lines import read_oldest, read_subqueue
+from holdfast.machine.ready_rows import place_of
 from holdfast.machine.rows import Queue
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -153,4 +154,7 @@ class WatermarkManager(Service):
     def _first(self, prefix: bytes, mark: int, *, is_empty: bool) -> int:
         """The place of the first task from a mark on; that of the next one that comes if there is none."""
         found = [] if is_empty else self._reader.scan(keys.ready_at(prefix, mark), keys.after_prefix(prefix), 1)
-        return keys.ready_sequence(found[0][0]) if found else self._machine.meta.next_sequence
+        if not found:
+            return self._machine.meta.next_sequence
+        [(key, row)] = found
+        return place_of(keys.ready_sequence(key), row)[0]

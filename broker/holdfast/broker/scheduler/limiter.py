@@ -290,13 +290,13 @@ class Limiters:
                     limit_keys[ready_ref[3]].settled += 1
 
     def give_back(self, ready_ref: ReadyRef, taken_ms: int) -> None:
-        """One is on its way no more and was not claimed: its tokens come back."""
+        """What is on its way no more was not claimed: its tokens come back."""
         self.settle([ready_ref])
-        _, _, tenant, limit_key = ready_ref
+        _, place, tenant, limit_key = ready_ref
         now_ms = self._now_ms()
         for limiter in (self._of_queue, self._tenants.get(tenant), self._keys.get(limit_key)):
             if limiter is not None and limiter.bucket is not None:
-                limiter.bucket.give_back(1, taken_ms, now_ms)
+                limiter.bucket.give_back(place[3], taken_ms, now_ms)
 
     def adopt(self, tenant: bytes, limit_key: bytes) -> None:
         """One is on its way since before a fresh start."""

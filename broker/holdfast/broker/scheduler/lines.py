@@ -4,11 +4,12 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
+from holdfast.broker.scheduler.slices import part, span, without
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_lines import read_rows, read_subqueue
 from holdfast.machine.ready_rows import Place
 
-REFILL_TASKS = 256
+REFILL_TASKS = 256  # here and below a slice counts as one: it takes as much room as a task
 SUBQUEUE_REFILL_TASKS = (
     4  # of a sub-queue that has just been met: most give one task in their turn; each refill is larger
 )
@@ -26,7 +27,8 @@ class Line:
     """The ready tasks of one sub-queue, in order.
 
     Every ready task whose sequence is below `cursor` is in `line`, in `returned` or on its way to a claim; those at or
-    above it are only in the index. `complete` says that the index holds none there.
+    above it are only in the index. `complete` says that the index holds none there. Tasks of a run that follow each
+    other are held as one slice; only a plain line has any.
     """
 
     __slots__ = (
@@ -71,6 +73,10 @@ class Line:
             return heapq.heappop(self.returned)
         return self.line.popleft()
 
+    def put_back(self, parts: Iterable[Place]) -> None:
+        """What is left of the slice that was popped, in order."""
+        self.line.extendleft(reversed([*parts]))
+
     def mark(self) -> int:
         """No ready task that is not on its way to a claim has a smaller sequence."""
         if not self.line and not self.returned:
@@ -110,25 +116,57 @@ class Lines:
     are long, each holds less, and what is not held is read when its turn comes.
     """
 
-    __slots__ = ("_budget", "_held", "_rows", "_tasks_most", "claiming", "size", "suspects", "tasks_max", "withdrawn")
+    __slots__ = (
+        "_budget", "_held", "_rows", "_tasks_most", "claiming", "claiming_runs", "size", "suspects", "tasks_max",
+        "withdrawn",
+    )  # fmt: skip
 
     def __init__(self, rows: Rows, tasks_most: int, budget: LinesBudget) -> None:
         self._rows = rows
         self._tasks_most = tasks_most  # whatever room there is
         self._budget = budget
         self.tasks_max = min(tasks_most, ROOM_STEP_TASKS)  # that may be held at present
-        self.size = 0  # tasks held in the lines
+        self.size = 0  # places held in the lines: tasks, and slices of runs
         self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
+        self.claiming_runs: set[int] = set()  # the same of tasks that are on their way in slices, all of them plain
         self.withdrawn: set[int] = set()  # those among them that are no longer ready
         self.suspects: set[int] = set()  # those among them that wait in no line
         # Lines with tasks, but the plain ones; the one that was longest not used is the first to forget its tasks.
         self._held: OrderedDict[Line, None] = OrderedDict()
 
     @property
+    def coming(self) -> int:
+        """How many are on their way to a claim."""
+        return len(self.claiming) + len(self.claiming_runs)
+
+    @property
     def coming_from_lines(self) -> int:
         """How many that are in the lines of the state are on their way to a claim."""
         gone = self.withdrawn - self.suspects if self.suspects else self.withdrawn
-        return len(self.claiming) - len(self.suspects) - len(gone)
+        return self.coming - len(self.suspects) - len(gone)
+
+    def is_coming(self, sequence: int) -> bool:
+        return sequence in self.claiming or sequence in self.claiming_runs
+
+    def hold_back(self, place: Place, names: Names) -> None:
+        """It is on its way to a claim."""
+        if place[3] == 1:
+            self.claiming[place[0]] = names
+        else:
+            self.claiming_runs.update(span(place))
+
+    def let_go(self, place: Place) -> list[Place]:
+        """It is on its way no more. Returns what was ready of it until now: the whole or parts of it, or nothing."""
+        tasks = span(place)
+        if len(tasks) == 1:
+            self.claiming.pop(place[0], None)
+        else:
+            self.claiming_runs.difference_update(tasks)
+        if not self.withdrawn:
+            return [place]
+        gone = self.withdrawn.intersection(tasks)
+        self.withdrawn -= gone
+        return without(place, gone)
 
     def settle_suspects(self, ready_refs: Iterable[ReadyRef]) -> None:
         """These are on their way no more."""
@@ -165,12 +203,19 @@ class Lines:
                 if line.complete:
                     return None
                 self._refill(line)
-            elif line.withdrawn and head[0] in line.withdrawn:
-                line.pop()
-                self.size -= 1
-                line.withdrawn.discard(head[0])
-            else:
+            elif not line.withdrawn or not self._drop_withdrawn(line, head):
                 return head
+
+    def _drop_withdrawn(self, line: Line, head: Place) -> bool:
+        """Takes what is no longer ready out of the head; False if there is nothing."""
+        gone = line.withdrawn.intersection(span(head))
+        if gone:
+            line.pop()
+            parts = without(head, gone)
+            line.put_back(parts)
+            self.size += len(parts) - 1
+            line.withdrawn -= gone
+        return bool(gone)
 
     def begin(self, line: Line, places: list[Place]) -> None:
         """All tasks of a line of which nothing is held yet."""
@@ -187,7 +232,7 @@ class Lines:
             self.take_back(line, place)
         elif line.complete and (self.size < self.tasks_max or self._grow(self.size + 1)):
             line.line.append(place)
-            line.cursor = place[0] + 1
+            line.cursor = place[0] + place[3]
             self.size += 1
             if not line.is_listed:
                 self._list(line)
@@ -206,6 +251,15 @@ class Lines:
         else:
             self.size -= len(line)
             line.rewind(place[0])
+
+    def was_withdrawn(self, line: Line, sequence: int) -> None:
+        """A task that is not on its way is no longer ready."""
+        if sequence >= line.cursor:
+            return
+        line.withdrawn.add(sequence)
+        if len(line.withdrawn) > self.tasks_max:  # of slices there may be far more than places
+            self.size -= len(line)
+            line.rewind()
 
     def forget(self, line: Line) -> None:
         """The line is not needed any more."""
@@ -234,12 +288,26 @@ class Lines:
 
     def _take_in(self, line: Line, places: list[Place]) -> None:
         """Tasks that were read from the index, all up to the last one."""
-        claiming = self.claiming
-        found = [place for place in places if place[0] not in claiming] if claiming else places
+        if not places:
+            return
+        if places[0][0] < line.cursor:  # of this slice only what is behind the cursor was not known
+            places[0] = part(places[0], line.cursor, places[0][0] + places[0][3])
+        found = self._not_coming(places) if self.claiming or self.claiming_runs else places
         line.line.extend(found)
         self.size += len(found)
-        if places:
-            line.cursor = places[-1][0] + 1
+        line.cursor = places[-1][0] + places[-1][3]
+
+    def _not_coming(self, places: list[Place]) -> list[Place]:
+        """Without what is on its way to a claim, which may be some tasks of a slice."""
+        claiming, claiming_runs = self.claiming, self.claiming_runs
+        found: list[Place] = []
+        for place in places:
+            if place[3] > 1:
+                tasks = span(place)
+                found += without(place, claiming_runs.intersection(tasks) | (claiming.keys() & tasks))
+            elif place[0] not in claiming and place[0] not in claiming_runs:
+                found.append(place)
+        return found
 
     def _shrink(self, used: Line) -> None:
         while self.size > self.tasks_max and not self._grow(self.size) and len(self._held) > 1:

@@ -93,7 +93,7 @@ class OldestReadyIndex:
         task = self._machine.execution(task_id)
         if task is None or task.state != READY or task.sequence != sequence:
             return None
-        return OldestReady((sequence, task_id, task.size_bytes), task.priority, task.tenant, task.limit_key)
+        return OldestReady((sequence, task_id, task.size_bytes, 1), task.priority, task.tenant, task.limit_key)
 
     def _head(self, claiming: Container[int]) -> Aged | None:
         """The oldest that is ready and not on its way to a claim."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from holdfast.broker.scheduler.limiter import Name
-from holdfast.broker.scheduler.lines import Line, Names, ReadyRef
+from holdfast.broker.scheduler.lines import PLAIN, Line, Names, ReadyRef
+from holdfast.broker.scheduler.slices import part, span
 from holdfast.broker.scheduler.subqueues import PriorityLevel
 from holdfast.broker.scheduler.windows import Found, Window
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
@@ -25,6 +26,7 @@ class Picked:
     marks: list[Mark]
     size_bytes: int  # of all envelopes
     levels: list[BucketLevel]
+    tasks: int  # how many they are: a ready ref may stand for several
     taken_ms: int  # shard time of the pick, if there are limits
     is_suspect: bool = False  # one, for a claim of its own
 
@@ -36,13 +38,18 @@ class Picked:
     def task_ids(self) -> list[bytes]:
         return [ready_ref[1][1] for ready_ref in self.ready_refs]
 
+    @property
+    def counts(self) -> list[int]:
+        """How many tasks each id stands for: it, and those behind it in its run."""
+        return [ready_ref[1][3] for ready_ref in self.ready_refs]
+
 
 class Pick:
     """What was taken so far. There is room for so many tasks and so many bytes, but always for one task."""
 
     __slots__ = (
-        "_bytes_max", "_claiming", "_touched", "_went", "blocked", "now_ms", "ready_refs", "room_bytes", "tasks_max",
-        "window",
+        "_bytes_max", "_claiming", "_touched", "_went", "blocked", "now_ms", "ready_refs", "room_bytes", "tasks",
+        "tasks_max", "window",
     )  # fmt: skip
 
     def __init__(self, window: Window, tasks_max: int, bytes_max: int, now_ms: int) -> None:
@@ -53,28 +60,29 @@ class Pick:
         self._bytes_max = self.room_bytes = bytes_max
         self.now_ms = now_ms
         self.ready_refs: list[ReadyRef] = []
+        self.tasks = 0  # how many they are
         self.blocked: dict[Name, int] = {}  # what a rate holds up, and until when
         self._touched: dict[tuple[int, bytes, bytes], Line] = {}  # lines whose marks the state is to be told
 
     @property
     def is_full(self) -> bool:
-        return len(self.ready_refs) >= self.tasks_max or (self.room_bytes <= 0 and bool(self.ready_refs))
+        return self.tasks >= self.tasks_max or (self.room_bytes <= 0 and bool(self.tasks))
 
     def take_turns(self, level: PriorityLevel, tasks_max: int) -> int:
         """Takes up to so many tasks of those whose turn it is, as long as it is plain to see that they may be taken,
         and returns how many. Whoever is next then must be looked at closely, by `Window.next_subqueue`."""
-        round_robin, window, ready_refs = level.round_robin, self.window, self.ready_refs
+        round_robin, window = level.round_robin, self.window
         if round_robin is None:
             return 0
-        limiters, first = window.limiters, len(ready_refs)
+        limiters, first = window.limiters, self.tasks
         last = min(self.tasks_max, first + tasks_max)
-        while len(ready_refs) < last and (self.room_bytes > 0 or not ready_refs):
+        while self.tasks < last and (self.room_bytes > 0 or not self.tasks):
             subqueue = round_robin.subqueue_at_once()
             if subqueue is None:
                 break
             tenant, line = subqueue.tenant, subqueue.line
             both = limiters.of(subqueue.names)
-            count = last - len(ready_refs)
+            count = last - self.tasks
             for limiter in both:
                 if limiter.taken + count > limiter.open_until:
                     count = limiter.open_until - limiter.taken
@@ -91,19 +99,23 @@ class Pick:
             for limiter in both:
                 limiter.taken += count
             window.finish_turn(level, subqueue, count)
-        self._count(len(ready_refs) - first)
-        return len(ready_refs) - first
+        self._count(self.tasks - first)
+        return self.tasks - first
 
     def take(self, found: Found, tasks_max: int) -> None:
         """Takes what was found: one task, or up to so many if they are simply the next ones."""
         level, names, source, subqueue = found
         window, count = self.window, 1
         if isinstance(source, Line):
-            is_simple = subqueue is None and not source.is_mixed
-            count = min(tasks_max, self.tasks_max - len(self.ready_refs)) if is_simple else 1
+            if subqueue is None:
+                count = min(tasks_max, self.tasks_max - self.tasks)
+                head = source.head()
+                if head is not None and source.is_mixed:  # what is behind it need not be next, or ready
+                    count = min(count, head[3])
             count = self._take_of_line(level.priority, names, source, count)
         else:  # it is in no line that was read
             self._note(level.priority, names, source)
+            self.tasks += 1
         window.limiters.take(names, count, self.now_ms)
         self._count(count)
         if subqueue is not None:
@@ -113,13 +125,24 @@ class Pick:
 
     def _take_of_line(self, priority: int, names: Names, line: Line, tasks_max: int) -> int:
         """Up to so many tasks, at least one; returns how many."""
-        held, count = line.line, 0
+        held, count, places = line.line, 0, 0
         while True:
-            self._note(priority, names, line.pop() if line.returned else held.popleft())
-            count += 1
+            place = line.pop() if line.returned else held.popleft()
+            places += 1
+            if place[3] == 1:
+                self._note(priority, names, place)
+                count += 1
+            else:
+                rest = self._note_slice(priority, place, tasks_max - count)
+                count += place[3]
+                if rest is not None:
+                    line.put_back((rest,))
+                    count -= rest[3]
+                    places -= 1
             if count == tasks_max or not held or self.room_bytes <= 0:
                 break
-        self.window.lines.size -= count
+        self.tasks += count
+        self.window.lines.size -= places
         line.until_mark -= count
         if line.until_mark <= 0:
             self._touched[priority, *names] = line
@@ -131,6 +154,22 @@ class Pick:
         self._went(sequence)
         self.ready_refs.append((priority, place, *names))
         self.room_bytes -= place[2]
+
+    def _note_slice(self, priority: int, place: Place, tasks_max: int) -> Place | None:
+        """Of a slice as many tasks as there is room for, at least one; returns what is left of it."""
+        sequence, _, size_bytes, count = place
+        end, rest = sequence + count, None
+        count = max(1, min(count, tasks_max, -(-self.room_bytes // max(1, size_bytes))))
+        if sequence + count < end:
+            rest = part(place, sequence + count, end)
+            place = part(place, sequence, sequence + count)
+        if count == 1:
+            self._note(priority, PLAIN, place)
+        else:
+            self.window.lines.claiming_runs.update(span(place))
+            self.ready_refs.append((priority, place, *PLAIN))
+            self.room_bytes -= count * size_bytes
+        return rest
 
     def _count(self, count: int) -> None:
         window = self.window
@@ -150,4 +189,4 @@ class Pick:
         if any(tenant or limit_key for _, _, tenant, limit_key in ready_refs):
             marks.append(Mark(window.queue, mark_version, AGE_MARK, window.ages.mark(window.lines.claiming)))
         levels = window.limiters.levels(ready_refs, self.now_ms)
-        return Picked(window, ready_refs, marks, self._bytes_max - self.room_bytes, levels, self.now_ms)
+        return Picked(window, ready_refs, marks, self._bytes_max - self.room_bytes, levels, self.tasks, self.now_ms)

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable
 
 from holdfast.broker.policy.policies import EffectivePolicy
 from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
-from holdfast.broker.scheduler.limiter import OWN_LIMITS, UNTIL_FREED, Allowance, Limiters, Name, Rules
+from holdfast.broker.scheduler.limiter import OWN_LIMITS, PLENTY, UNTIL_FREED, Allowance, Limiters, Name, Rules
 from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, LinesBudget, ReadyRef
 from holdfast.broker.scheduler.oldest import OldestReadyIndex
 from holdfast.broker.scheduler.picks import Pick, Picked
 from holdfast.broker.scheduler.round_robin import CacheBudget
+from holdfast.broker.scheduler.slices import span
 from holdfast.broker.scheduler.subqueues import SUBQUEUES_PAGE, PriorityLevel, RoundRobin, SharedState
 from holdfast.broker.scheduler.windows import (
     EVERYTHING,
@@ -32,8 +33,9 @@ from holdfast.limits.buckets import NEVER_MS
 from holdfast.machine import keys
 from holdfast.machine.effects import FreedNames, ReadyTask
 from holdfast.machine.entries import Mark
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.machine import Machine
-from holdfast.machine.ready_rows import split_ready_row
+from holdfast.machine.ready_rows import place_of
 from holdfast.machine.rows import PRIORITIES, READY
 
 __all__ = ["Picked", "Scheduler"]
@@ -154,7 +156,7 @@ class Scheduler:
             return None
         now_ms = self._now_ms()
         limiters = window.limiters
-        allowed, wake_ms = limiters.room(len(window.lines.claiming), now_ms, tasks_max)
+        allowed, wake_ms = limiters.room(window.lines.coming, now_ms, tasks_max)
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             window.maybe_open = 0
@@ -162,7 +164,7 @@ class Scheduler:
         window.begin_scan()
         pick = Pick(window, min(tasks_max, allowed), bytes_max, now_ms)
         self._fill(pick)
-        limiters.take_of_queue(len(pick.ready_refs), now_ms)
+        limiters.take_of_queue(pick.tasks, now_ms)
         self._note_end(pick)
         row = self._machine.queue(queue)
         return pick.picked(row.mark_version if row is not None else 0)
@@ -170,9 +172,10 @@ class Scheduler:
     def _fill(self, pick: Pick) -> None:
         window = pick.window
         first = 0  # place of the highest priority that may have something: nothing becomes ready meanwhile
+        is_one_line = window.is_one_line()
         while not pick.is_full:
             found: Found | None = None
-            turns = window.turns_before_the_oldest()
+            turns = PLENTY if is_one_line else window.turns_before_the_oldest()
             if not turns:
                 found = window.oldest(pick.now_ms) or self._in_next_level(pick)
             elif pick.take_turns(window.levels[first], turns):
@@ -223,7 +226,7 @@ class Scheduler:
 
     def _note_end(self, pick: Pick) -> None:
         window = pick.window
-        found_no_more = len(pick.ready_refs) < pick.tasks_max and pick.room_bytes > 0
+        found_no_more = pick.tasks < pick.tasks_max and pick.room_bytes > 0
         self._note_wakes(pick)
         if window.unfinished and found_no_more:
             self.unfinished.add(window.queue)
@@ -231,7 +234,7 @@ class Scheduler:
             if found_no_more:
                 window.maybe_open = 0
             elif window.maybe_open is not None:
-                window.maybe_open = max(1, window.maybe_open - len(pick.ready_refs))
+                window.maybe_open = max(1, window.maybe_open - pick.tasks)
 
     def _note_wakes(self, pick: Pick) -> None:
         for name, until_ms in pick.blocked.items():
@@ -255,7 +258,7 @@ class Scheduler:
         ready = max(0, row.in_line - lines.coming_from_lines)
         if not window.limiters.rules.limited or not ready:
             return ready
-        allowed, wake_ms = window.limiters.room(len(lines.claiming), self._now_ms())
+        allowed, wake_ms = window.limiters.room(lines.coming, self._now_ms())
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
         return min(ready, allowed) if window.maybe_open is None else min(ready, allowed, window.maybe_open)
@@ -291,11 +294,11 @@ class Scheduler:
         window.limiters.take_of_queue(1, now_ms)
         window.picks += 1
         levels = window.limiters.levels([ready_ref], now_ms)
-        return Picked(window, [ready_ref], [], place[2], levels, now_ms, is_suspect=True)
+        return Picked(window, [ready_ref], [], place[2], levels, 1, now_ms, is_suspect=True)
 
     def _first_suspect(self, window: Window, now_ms: int) -> ReadyRef | None:
         limiters, claiming = window.limiters, window.lines.claiming
-        allowed, wake_ms = limiters.room(len(claiming), now_ms)
+        allowed, wake_ms = limiters.room(window.lines.coming, now_ms)
         if not allowed:
             self._note_wake(window, (keys.SCOPE_QUEUE, b""), wake_ms)
             return None
@@ -304,7 +307,7 @@ class Scheduler:
         rows = self._reader.scan(start, stop, SUSPECTS_SCANNED + len(window.lines.suspects))
         if rows:
             window.suspect_mark = keys.ready_sequence(rows[0][0])
-        places = [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
+        places = [place_of(keys.ready_sequence(key), row) for key, row in rows]
         places = [place for place in places if place[0] not in claiming]
         blocked: dict[Name, int] = {}
         found: ReadyRef | None = None
@@ -343,7 +346,7 @@ class Scheduler:
     def coming(self, queue: bytes) -> int:
         """How many tasks are on their way to a claim."""
         window = self._windows.get(queue)
-        return 0 if window is None else len(window.lines.claiming)
+        return 0 if window is None else window.lines.coming
 
     # --- claims on their way ----------------------------------------------------------------------------------
 
@@ -354,12 +357,10 @@ class Scheduler:
             return
         lines = window.lines
         for ready_ref in picked.ready_refs:
-            place = ready_ref[1]
-            lines.claiming.pop(place[0], None)
             window.limiters.give_back(ready_ref, picked.taken_ms)
-            if place[0] in lines.withdrawn:
-                lines.withdrawn.discard(place[0])
-            elif not picked.is_suspect:
+            if picked.is_suspect:
+                lines.let_go(ready_ref[1])
+            else:
                 window.take_back(ready_ref)
         lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
         self._reopen(picked)
@@ -371,9 +372,10 @@ class Scheduler:
             return
         lines, limiters = window.lines, window.limiters
         for _, place, _, _ in picked.ready_refs:
-            lines.claiming.pop(place[0], None)
-            if lines.withdrawn:
-                lines.withdrawn.discard(place[0])
+            if place[3] == 1 and not lines.withdrawn:
+                lines.claiming.pop(place[0], None)
+            else:
+                lines.let_go(place)
         lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
         limiters.settle(picked.ready_refs)
         lines.give_room_back()
@@ -386,7 +388,7 @@ class Scheduler:
         """Something that was on its way was not claimed: there may be room."""
         window = picked.window
         if window.limiters.rules.limited:
-            window.opened(len(picked.ready_refs))
+            window.opened(picked.tasks)
             for _, _, tenant, limit_key in picked.ready_refs:
                 window.open_names(tenant, limit_key)
 
@@ -403,16 +405,26 @@ class Scheduler:
         if window is None:
             return
         picked.window = window
-        window.picks += len(picked.ready_refs)
-        for ready_ref, task in zip(picked.ready_refs, self._machine.executions(picked.task_ids), strict=True):
-            _, place, tenant, limit_key = ready_ref
-            window.lines.claiming[place[0]] = tenant, limit_key
+        lines = window.lines
+        window.picks += picked.tasks
+        for _, place, tenant, limit_key in picked.ready_refs:
+            lines.hold_back(place, (tenant, limit_key))
             if picked.is_suspect:
-                window.lines.suspects.add(place[0])
+                lines.suspects.add(place[0])
             window.limiters.adopt(tenant, limit_key)
-            if task is None or task.state != READY or task.sequence != place[0]:
-                window.lines.withdrawn.add(place[0])
+        lines.withdrawn.update(self._no_longer_ready(picked))
         window.limiters.adopt_levels(picked.levels)
+
+    def _no_longer_ready(self, picked: Picked) -> list[int]:
+        """The sequences of such tasks."""
+        places = [ready_ref[1] for ready_ref in picked.ready_refs]
+        sequences = [sequence for place in places for sequence in span(place)]
+        task_ids = [later_task_id(place[1], at) for place in places for at in range(place[3])]
+        return [
+            sequence
+            for sequence, task in zip(sequences, self._machine.executions(task_ids), strict=True)
+            if task is None or task.state != READY or task.sequence != sequence
+        ]
 
     # --- windows ----------------------------------------------------------------------------------------------
 
@@ -425,7 +437,7 @@ class Scheduler:
         if row is None:
             return None
         if len(self._windows) >= WINDOWS_MAX:
-            self._windows = {name: window for name, window in self._windows.items() if window.lines.claiming}
+            self._windows = {name: window for name, window in self._windows.items() if window.lines.coming}
             self._count_lines_budget()
         lines = Lines(self._reader, self._window_tasks_max, self._lines_budget)
         shared_state = SharedState(

@@ -87,14 +87,16 @@ class Window:
     # --- what was applied -------------------------------------------------------------------------------------
 
     def became_ready(self, task: ReadyTask) -> None:
-        _, priority, sequence, task_id, size_bytes, tenant, limit_key, _ = task
-        self._enter(priority, (sequence, task_id, size_bytes), tenant, limit_key)
+        _, priority, sequence, task_id, size_bytes, tenant, limit_key, _, count = task
+        self._enter(priority, (sequence, task_id, size_bytes, count), tenant, limit_key)
         if self.maybe_open is not None:
-            self.maybe_open += 1
+            self.maybe_open += count
 
     def take_back(self, ready_ref: ReadyRef) -> None:
-        """What was on its way to a claim is ready again."""
-        self._enter(*ready_ref)
+        """What was on its way to a claim and is still ready can be picked again."""
+        priority, place, tenant, limit_key = ready_ref
+        for ready in self.lines.let_go(place):
+            self._enter(priority, ready, tenant, limit_key)
 
     def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
         level = self.levels[PRIORITIES - 1 - priority]
@@ -135,14 +137,14 @@ class Window:
             self.lines.append(subqueue.line, place)
 
     def was_withdrawn(self, task: ReadyTask) -> None:
-        if task.sequence in self.lines.claiming:
+        if self.lines.is_coming(task.sequence):
             self.lines.withdrawn.add(task.sequence)
             return
         if task.is_suspect:
             return  # in no line
         line = self._line(task)
-        if line is not None and task.sequence < line.cursor:
-            line.withdrawn.add(task.sequence)
+        if line is not None:
+            self.lines.was_withdrawn(line, task.sequence)
         if task.tenant or task.limit_key:
             self.ages.went(task.sequence)
 
@@ -336,6 +338,12 @@ class Window:
             if limiters.key_closed(oldest.limit_key, now_ms) is None:
                 return self._oldest_line(oldest)
         return None if plain is None else (plain[1], PLAIN, plain[1].line, None)
+
+    def is_one_line(self) -> bool:
+        """Whether all that is ready is in the same line: then the next one is always the oldest, too."""
+        if not self.round_robins and len(self._plain) > 1:
+            self._oldest_plain()
+        return not self.round_robins and len(self._plain) < 2
 
     def _oldest_plain(self) -> tuple[int, PriorityLevel] | None:
         """Its sequence and its level."""

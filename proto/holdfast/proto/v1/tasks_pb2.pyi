@@ -123,11 +123,21 @@ class Rejection(_message.Message):
     retry_after_ms: int
     def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
+class TaskRun(_message.Message):
+    __slots__ = ("task", "payloads")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    task: TaskSpec
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, task: _Optional[_Union[TaskSpec, _Mapping]] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class EnqueueRequest(_message.Message):
-    __slots__ = ("tasks",)
+    __slots__ = ("tasks", "runs")
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskSpec]
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskSpec, _Mapping]]] = ...) -> None: ...
+    runs: _containers.RepeatedCompositeFieldContainer[TaskRun]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskSpec, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[TaskRun, _Mapping]]] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("task_id", "duplicate", "state")
@@ -147,8 +157,28 @@ class EnqueueOutcome(_message.Message):
     rejection: Rejection
     def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
 
+class RefusedItem(_message.Message):
+    __slots__ = ("at", "rejection")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    rejection: Rejection
+    def __init__(self, at: _Optional[int] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class RunOutcome(_message.Message):
+    __slots__ = ("first_task_id", "duplicate", "refused", "rejection")
+    FIRST_TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    first_task_id: str
+    duplicate: bool
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedItem]
+    rejection: Rejection
+    def __init__(self, first_task_id: _Optional[str] = ..., duplicate: bool = ..., refused: _Optional[_Iterable[_Union[RefusedItem, _Mapping]]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
 class EnqueueResponse(_message.Message):
-    __slots__ = ("outcomes", "generations")
+    __slots__ = ("outcomes", "generations", "runs")
     class GenerationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -158,12 +188,14 @@ class EnqueueResponse(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[EnqueueOutcome]
     generations: _containers.ScalarMap[str, int]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ..., generations: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    runs: _containers.RepeatedCompositeFieldContainer[RunOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[EnqueueOutcome, _Mapping]]] = ..., generations: _Optional[_Mapping[str, int]] = ..., runs: _Optional[_Iterable[_Union[RunOutcome, _Mapping]]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max", "type_lease_ms", "empty_handed", "suspects_only", "settles_later", "held_only", "held_at")
+    __slots__ = ("queues", "max_tasks", "lease_ms", "wait_ms", "claim_request_id", "worker", "queue_tasks_max", "type_lease_ms", "empty_handed", "suspects_only", "settles_later", "held_only", "held_at", "takes_runs")
     class TypeLeaseMsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +216,7 @@ class ReserveRequest(_message.Message):
     SETTLES_LATER_FIELD_NUMBER: _ClassVar[int]
     HELD_ONLY_FIELD_NUMBER: _ClassVar[int]
     HELD_AT_FIELD_NUMBER: _ClassVar[int]
+    TAKES_RUNS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedScalarFieldContainer[str]
     max_tasks: int
     lease_ms: int
@@ -197,7 +230,8 @@ class ReserveRequest(_message.Message):
     settles_later: bool
     held_only: bool
     held_at: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ..., empty_handed: bool = ..., suspects_only: bool = ..., settles_later: bool = ..., held_only: bool = ..., held_at: _Optional[_Iterable[int]] = ...) -> None: ...
+    takes_runs: bool
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., max_tasks: _Optional[int] = ..., lease_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., claim_request_id: _Optional[str] = ..., worker: _Optional[str] = ..., queue_tasks_max: _Optional[_Iterable[int]] = ..., type_lease_ms: _Optional[_Mapping[str, int]] = ..., empty_handed: bool = ..., suspects_only: bool = ..., settles_later: bool = ..., held_only: bool = ..., held_at: _Optional[_Iterable[int]] = ..., takes_runs: bool = ...) -> None: ...
 
 class Claim(_message.Message):
     __slots__ = ("task_id", "token", "task", "lease_ms", "attempt", "claims", "enqueued_at_ms", "secret", "alone")
@@ -221,21 +255,47 @@ class Claim(_message.Message):
     alone: bool
     def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., secret: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
+class ClaimRun(_message.Message):
+    __slots__ = ("task_id", "token", "secret", "task", "payloads", "lease_ms", "attempt", "claims", "enqueued_at_ms", "alone")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: int
+    secret: int
+    task: TaskSpec
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    lease_ms: int
+    attempt: int
+    claims: int
+    enqueued_at_ms: int
+    alone: bool
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., secret: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., alone: bool = ...) -> None: ...
+
 class ReserveResponse(_message.Message):
-    __slots__ = ("claims", "waited_ms", "routed_ms", "run_dry_ms", "unsettled_shards", "suggested_wait_ms")
+    __slots__ = ("claims", "waited_ms", "routed_ms", "run_dry_ms", "unsettled_shards", "suggested_wait_ms", "runs")
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
     WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     ROUTED_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_DRY_MS_FIELD_NUMBER: _ClassVar[int]
     UNSETTLED_SHARDS_FIELD_NUMBER: _ClassVar[int]
     SUGGESTED_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     claims: _containers.RepeatedCompositeFieldContainer[Claim]
     waited_ms: int
     routed_ms: int
     run_dry_ms: int
     unsettled_shards: _containers.RepeatedScalarFieldContainer[int]
     suggested_wait_ms: int
-    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ..., run_dry_ms: _Optional[int] = ..., unsettled_shards: _Optional[_Iterable[int]] = ..., suggested_wait_ms: _Optional[int] = ...) -> None: ...
+    runs: _containers.RepeatedCompositeFieldContainer[ClaimRun]
+    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ..., waited_ms: _Optional[int] = ..., routed_ms: _Optional[int] = ..., run_dry_ms: _Optional[int] = ..., unsettled_shards: _Optional[_Iterable[int]] = ..., suggested_wait_ms: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[ClaimRun, _Mapping]]] = ...) -> None: ...
 
 class AwaitTasksRequest(_message.Message):
     __slots__ = ("queues", "wait_ms", "worker", "claim_request_id", "max_tasks", "callers", "empty_handed", "suspects_only")
@@ -289,11 +349,25 @@ class AckItem(_message.Message):
     follow_ups: _containers.RepeatedCompositeFieldContainer[TaskSpec]
     def __init__(self, claim: _Optional[_Union[ClaimRef, _Mapping]] = ..., result: _Optional[bytes] = ..., follow_ups: _Optional[_Iterable[_Union[TaskSpec, _Mapping]]] = ...) -> None: ...
 
+class AckRange(_message.Message):
+    __slots__ = ("task_id", "token", "secret", "count")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    token: int
+    secret: int
+    count: int
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., secret: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
 class AckRequest(_message.Message):
-    __slots__ = ("items",)
+    __slots__ = ("items", "ranges")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[AckItem]
-    def __init__(self, items: _Optional[_Iterable[_Union[AckItem, _Mapping]]] = ...) -> None: ...
+    ranges: _containers.RepeatedCompositeFieldContainer[AckRange]
+    def __init__(self, items: _Optional[_Iterable[_Union[AckItem, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AckRange, _Mapping]]] = ...) -> None: ...
 
 class Acked(_message.Message):
     __slots__ = ("follow_ups",)
@@ -309,11 +383,21 @@ class AckOutcome(_message.Message):
     rejection: Rejection
     def __init__(self, acked: _Optional[_Union[Acked, _Mapping]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
 
+class RangeOutcome(_message.Message):
+    __slots__ = ("refused", "rejection")
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedItem]
+    rejection: Rejection
+    def __init__(self, refused: _Optional[_Iterable[_Union[RefusedItem, _Mapping]]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
 class AckResponse(_message.Message):
-    __slots__ = ("outcomes",)
+    __slots__ = ("outcomes", "ranges")
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[AckOutcome]
-    def __init__(self, outcomes: _Optional[_Iterable[_Union[AckOutcome, _Mapping]]] = ...) -> None: ...
+    ranges: _containers.RepeatedCompositeFieldContainer[RangeOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[AckOutcome, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeOutcome, _Mapping]]] = ...) -> None: ...
 
 class TaskError(_message.Message):
     __slots__ = ("type", "message", "traceback")

@@ -1,0 +1,123 @@
+"""Accepting tasks, one by one and in runs."""
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.broker.api.answering import Answering, in_order, succeeded
+from holdfast.broker.api.conversion import fill_accepted
+from holdfast.broker.api.home_guard import HomeGuard
+from holdfast.broker.api.validation import Validator
+from holdfast.broker.metrics import Metrics
+from holdfast.broker.policy.run_specs import CheckedRun
+from holdfast.broker.replica.shard import Shard
+from holdfast.machine.entries import Enqueue, EnqueueRuns, Entry
+from holdfast.machine.ids import format_task_id
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.outcomes import Accepted, AcceptedRun, Outcome
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.refusals import RefusedError
+
+
+class Enqueueing:
+    """Of one shard."""
+
+    def __init__(
+        self, shard: Shard, validator: Validator, answering: Answering, homes: HomeGuard, metrics: Metrics
+    ) -> None:
+        self._shard = shard
+        self._validator = validator
+        self._answering = answering
+        self._homes = homes
+        self._metrics = metrics
+
+    async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+        counts = [len(run.payloads) for run in request.runs]
+        self._validator.batch(len(request.tasks) + sum(counts), "runs.payloads" if counts else "tasks")
+        now_ms = self._shard.now_ms()
+        policies = self._shard.policies
+        new_tasks, refused = self._answering.validate(
+            request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms, policies)
+        )
+        runs, refused_runs = self._answering.validate(
+            request.runs, "runs", lambda run: self._validator.new_run(run, now_ms, policies)
+        )
+        self._homes.check_tasks(new_tasks)
+        self._homes.check_tasks(run.task for run in runs)
+        count = len(request.tasks)
+        del request  # the entry has the payloads: a second copy would wait for the log with it
+        if not counts:
+            outcomes = await self._shard.submit(Enqueue(now_ms, new_tasks)) if new_tasks else []
+            response = pb.EnqueueResponse()
+            self._fill_tasks(response, count, outcomes, refused)
+            return response
+        outcomes, of_runs = await self._submit(now_ms, new_tasks, runs)
+        response = pb.EnqueueResponse()
+        self._fill_tasks(response, count, outcomes, refused)
+        self._fill_runs(response, counts, zip(runs, of_runs, strict=True), refused_runs)
+        return response
+
+    async def _submit(
+        self, now_ms: int, new_tasks: list[NewTask], runs: list[CheckedRun]
+    ) -> tuple[list[Outcome], list[Outcome | None]]:
+        """The outcomes of tasks and of runs; none of a run of which nothing was left."""
+        count = len(new_tasks)
+        one_by_one = [run for run in runs if run.goes_one_by_one]
+        together = [run for run in runs if run.tasks and not run.goes_one_by_one]
+        new_tasks = new_tasks + [new for run in one_by_one for new in run.new_tasks()]
+        entries: list[Entry] = []
+        if new_tasks:
+            entries.append(Enqueue(now_ms, new_tasks))
+        if together:
+            entries.append(EnqueueRuns(now_ms, [run.new_run() for run in together]))
+        applied = iter(await self._shard.submit_all(entries) if entries else [])
+        outcomes = next(applied) if new_tasks else []
+        accepted = iter(next(applied) if together else [])
+        made = iter(outcomes[count:])
+        return outcomes[:count], [_run_outcome(run, made if run.goes_one_by_one else accepted) for run in runs]
+
+    def _fill_tasks(
+        self, response: pb.EnqueueResponse, count: int, outcomes: Sequence[Outcome], refused: dict[int, RefusedError]
+    ) -> None:
+        duplicates = 0
+        for at, outcome in in_order(count, outcomes, refused):
+            item = response.outcomes.add()
+            if isinstance(outcome, Accepted):
+                fill_accepted(item.accepted, outcome)
+                duplicates += outcome.duplicate
+            else:
+                self._answering.reject(item, outcome, refused.get(at), f"tasks[{at}]")
+        self._metrics.tasks_enqueued.inc(succeeded(outcomes) - duplicates)
+        self._metrics.duplicates.inc(duplicates)
+
+    def _fill_runs(
+        self,
+        response: pb.EnqueueResponse,
+        counts: list[int],
+        checked: Iterator[tuple[CheckedRun, Outcome | None]],
+        refused: dict[int, RefusedError],
+    ) -> None:
+        for at, count in enumerate(counts):
+            answer = response.runs.add()
+            if at in refused:
+                self._answering.reject(answer, None, refused[at], tasks=count)
+                continue
+            run, outcome = next(checked)
+            for place, error in run.refused.items():
+                self._answering.reject(answer.refused.add(at=place), None, error.within(f"runs[{at}]"))
+            if isinstance(outcome, AcceptedRun):
+                answer.first_task_id, answer.duplicate = format_task_id(outcome.task_id), outcome.duplicate
+                counter = self._metrics.duplicates if outcome.duplicate else self._metrics.tasks_enqueued
+                counter.inc(run.tasks)
+            elif outcome is not None:
+                self._answering.reject(answer, outcome, None, tasks=run.tasks)
+
+
+def _run_outcome(run: CheckedRun, outcomes: Iterator[Outcome]) -> Outcome | None:
+    """Takes what belongs to the run: one outcome, or one for each of its tasks, which share their fate."""
+    if not run.tasks:
+        return None
+    first = next(outcomes)
+    if isinstance(first, Accepted):
+        for _ in range(1, run.tasks):
+            next(outcomes)
+        return AcceptedRun(first.task_id, first.duplicate)
+    return first

@@ -1,0 +1,101 @@
+"""What a run of tasks is to be: checked once for all of them, and each payload by itself. Pure."""
+
+from dataclasses import dataclass
+
+from holdfast.broker.policy import fields
+from holdfast.broker.policy.policies import Policies
+from holdfast.broker.policy.task_specs import TaskSpecs
+from holdfast.machine.new_runs import NewRun, pack_sizes
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.run_rows import envelope_of
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.sets import is_automatic_key
+from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, RefusedError
+
+_OF_ONE_TASK = ("payload", "tenant", "limit_key", "unique_key")  # in no run, unless it is empty
+_MAY_BE_SET = ("ttl_ms", "run_at_ms", "delay_ms")  # in no run, whatever it is
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRun:
+    """The tasks of a run that are not refused, and those that are by their places in it."""
+
+    task: NewTask  # what they share: its envelope has no payload
+    sizes: list[int]  # of the payloads
+    payloads: bytes  # one behind the other
+    refused: dict[int, RefusedError]
+
+    @property
+    def tasks(self) -> int:
+        """How many are not refused."""
+        return len(self.sizes)
+
+    @property
+    def goes_one_by_one(self) -> bool:
+        """The queue's policy gives each of its tasks a time to live, which those of runs do not have."""
+        return bool(self.task.start_by_ms)
+
+    def new_run(self) -> NewRun:
+        task = self.task
+        return NewRun(
+            task.queue,
+            task.priority,
+            task.request_id,
+            task.dedup_window_ms,
+            task.max_attempts,
+            task.max_claims,
+            task.result_ttl_ms,
+            task.type,
+            task.flags,
+            task.timeout_ms,
+            task.envelope,
+            pack_sizes(self.sizes),
+            self.payloads,
+        )
+
+    def new_tasks(self) -> list[NewTask]:
+        """The same, each with a request id of its own that follows from the run's."""
+        task, request_id = self.task, self.task.request_id
+        new_tasks: list[NewTask] = []
+        end = 0
+        for at, size in enumerate(self.sizes):
+            envelope = envelope_of(task.envelope, self.payloads[end : end + size])
+            own_id = b"%s.%d" % (request_id, at) if request_id else b""
+            new_tasks.append(task._replace(envelope=envelope, request_id=own_id))
+            end += size
+        return new_tasks
+
+
+class RunSpecs(TaskSpecs):
+    """Makes runs of what producers say."""
+
+    def new_run(self, run: pb.TaskRun, now_ms: int, policies: Policies | None = None) -> CheckedRun:
+        """Refuses all of it, or only those of its payloads that are too large."""
+        if not run.payloads:
+            raise RefusedError(MISSING_FIELD, "Expected at least one item in {field}, but got none.", "payloads")
+        try:
+            _refuse_of_one_task(run.task)
+            task = self.new_task(run.task, now_ms, policies)
+        except RefusedError as error:
+            raise error.within("task") from None
+        payloads: list[bytes] = []
+        refused: dict[int, RefusedError] = {}
+        for at, payload in enumerate(run.payloads):
+            try:
+                fields.size(len(payload), f"payloads[{at}]", self._config.payload_bytes_max)
+            except RefusedError as error:
+                refused[at] = error
+            else:
+                payloads.append(payload)
+        return CheckedRun(task, [len(payload) for payload in payloads], b"".join(payloads), refused)
+
+
+def _refuse_of_one_task(spec: pb.TaskSpec) -> None:
+    found = [name for name in _OF_ONE_TASK if getattr(spec, name)]
+    found += [name for name in _MAY_BE_SET if spec.HasField(name)]
+    if found:
+        sentence = "Expected {field} only of a task that is sent by itself, but a run has it."
+        raise RefusedError(INVALID_FIELD, sentence, found[0])
+    if spec.request_id and not is_automatic_key(spec.request_id):
+        sentence = "Expected {field} of a run to be one that clients make up (~0.x.0), but it is the producer's own."
+        raise RefusedError(INVALID_FIELD, sentence, "request_id")

@@ -1,0 +1,288 @@
+"""Runs on the wire: what a caller that knows of them sends and gets, and one that does not."""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from holdfast.broker.api.claims import fill_claims, read_claims
+from holdfast.broker.api.tasks import TaskService
+from holdfast.machine.ids import format_task_id, later_task_id, parse_task_id
+from holdfast.machine.rows import CANCELLED, READY, SUCCEEDED
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.proto.v1.cluster_pb2 import QueuePolicy
+from holdfast.serving.refusals import RefusedError
+from tests.unit.replica.small_shard import SmallShard
+
+LEASE_MS = 30_000
+AUTOMATIC = "~0.call.0"
+
+Result = TypeVar("Result")
+
+
+class Broker:
+    def __init__(self, **settings: Any) -> None:
+        self.small = SmallShard(**settings)
+        self.metrics = self.small.metrics
+        self.service = TaskService(self.small.shard, self.small.config, self.metrics)
+
+    async def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return await self.small.rounds_until(work)
+
+    async def enqueue(self, *runs: pb.TaskRun, tasks: tuple[pb.TaskSpec, ...] = ()) -> pb.EnqueueResponse:
+        return await self.call(self.service.enqueue(pb.EnqueueRequest(tasks=tasks, runs=runs)))
+
+    async def reserve(self, tasks_max: int = 100, *, takes_runs: bool = True, request_id: str = "") -> Any:
+        request = pb.ReserveRequest(
+            queues=["mail"], max_tasks=tasks_max, lease_ms=LEASE_MS, worker="w", takes_runs=takes_runs,
+            claim_request_id=request_id,
+        )  # fmt: skip
+        return await self.call(self.service.reserve(request))
+
+    async def ack(self, *ranges: pb.AckRange, items: tuple[pb.AckItem, ...] = ()) -> pb.AckResponse:
+        return await self.call(self.service.ack(pb.AckRequest(items=items, ranges=ranges)))
+
+    def states(self, first: str, count: int) -> list[int]:
+        tasks = self.small.shard.executions([parsed(task_id) for task_id in ids(first, count)])
+        return [task.state for task in tasks if task is not None]
+
+    def count(self, name: str) -> float:
+        value: float = getattr(self.metrics, name)._value.get()
+        return value
+
+    def rejected(self, reason: str) -> float:
+        value: float = self.metrics.rejected(reason)._value.get()
+        return value
+
+
+@pytest.fixture
+async def broker() -> Broker:
+    return Broker()
+
+
+def parsed(task_id: str) -> bytes:
+    found = parse_task_id(task_id)
+    assert found is not None
+    return found
+
+
+def ids(first: str, count: int) -> list[str]:
+    return [format_task_id(later_task_id(parsed(first), at)) for at in range(count)]
+
+
+def run(*payloads: bytes, **fields: Any) -> pb.TaskRun:
+    return pb.TaskRun(task=pb.TaskSpec(**({"queue": "mail", "type": "send"} | fields)), payloads=payloads)
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def whole(claimed: pb.ClaimRun) -> pb.AckRange:
+    return pb.AckRange(task_id=claimed.task_id, token=claimed.token, secret=claimed.secret, count=len(claimed.payloads))
+
+
+def refused_items(items: Any) -> list[tuple[int, str, str]]:
+    return [(item.at, item.rejection.reason, item.rejection.field) for item in items]
+
+
+# --- enqueue ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_is_accepted_beside_single_tasks(broker: Broker) -> None:
+    answer = await broker.enqueue(
+        run(*numbered(5), headers={"h": "v"}), run(b"x"), tasks=(pb.TaskSpec(queue="mail", type="t"),)
+    )
+    assert len(answer.outcomes) == 1
+    first, second = answer.runs
+    assert broker.states(first.first_task_id, 5) == [READY] * 5
+    assert broker.states(second.first_task_id, 1) == [READY]
+    task = await broker.call(broker.service.get_task(pb.GetTaskRequest(task_id=ids(first.first_task_id, 4)[3])))
+    assert (task.task.task.payload, dict(task.task.task.headers)) == (b"3", {"h": "v"})
+    assert (broker.count("tasks_enqueued"), broker.count("duplicates")) == (7, 0)
+
+
+async def test_a_run_that_is_sent_again_is_the_same(broker: Broker) -> None:
+    first = (await broker.enqueue(run(*numbered(5), request_id=AUTOMATIC))).runs[0]
+    again = (await broker.enqueue(run(*numbered(5), request_id=AUTOMATIC))).runs[0]
+    assert (again.first_task_id, again.duplicate, first.duplicate) == (first.first_task_id, True, False)
+    assert (broker.count("tasks_enqueued"), broker.count("duplicates")) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"payload": b"p"}, "payload"), ({"tenant": "t"}, "tenant"), ({"limit_key": "k"}, "limit_key"),
+        ({"unique_key": "k"}, "unique_key"), ({"ttl_ms": 60_000}, "ttl_ms"), ({"run_at_ms": 0}, "run_at_ms"),
+        ({"delay_ms": 0}, "delay_ms"), ({"request_id": "own"}, "request_id"), ({"queue": ""}, "queue"),
+        ({"type": "\n"}, "type"), ({"priority": 10}, "priority"), ({"request_id_ttl_ms": 1000}, "request_id_ttl_ms"),
+        ({"retry": pb.RetryPolicy(jitter=2)}, "retry.jitter"), ({"headers": {"h": "v" * 20_000}}, "headers"),
+    ],
+)  # fmt: skip
+async def test_what_must_not_be_in_a_run_is_refused_by_name(broker: Broker, fields: dict[str, Any], field: str) -> None:
+    answer = await broker.enqueue(run(b"a"), run(b"b", b"c", **fields))
+    good, bad = answer.runs
+    assert broker.states(good.first_task_id, 1) == [READY]
+    assert (bad.first_task_id, bad.rejection.field) == ("", f"runs[1].task.{field}")
+    assert f"runs[1].task.{field}" in bad.rejection.message
+    assert broker.rejected(bad.rejection.reason) == 2
+
+
+async def test_a_payload_that_is_too_large_is_refused_by_itself() -> None:
+    broker = Broker(payload_bytes_max=4)
+    answer = await broker.enqueue(run(b"a"), run(b"12345", b"1234", b"123456", b"1"), run(b"12345"))
+    good, mixed, bad = answer.runs
+    assert refused_items(mixed.refused) == [
+        (0, "TOO_LARGE", "runs[1].payloads[0]"),
+        (2, "TOO_LARGE", "runs[1].payloads[2]"),
+    ]
+    assert refused_items(bad.refused) == [(0, "TOO_LARGE", "runs[2].payloads[0]")]
+    assert bad.first_task_id == ""
+    (claimed,) = [each for each in (await broker.reserve()).runs if each.task_id == mixed.first_task_id]
+    assert list(claimed.payloads) == [b"1234", b"1"]
+    assert broker.count("tasks_enqueued") == 3
+    assert broker.rejected("TOO_LARGE") == 3
+    assert good.first_task_id
+
+
+async def test_a_run_without_payloads_is_refused(broker: Broker) -> None:
+    answer = await broker.enqueue(run(), run(b"a"))
+    assert (answer.runs[0].rejection.reason, answer.runs[0].rejection.field) == ("MISSING_FIELD", "runs[0].payloads")
+    with pytest.raises(RefusedError, match="at least one"):
+        await broker.enqueue(run())
+
+
+async def test_tasks_and_runs_of_a_call_are_limited_together() -> None:
+    broker = Broker(batch_tasks_max=4)
+    task = pb.TaskSpec(queue="mail", type="t")
+    assert (await broker.enqueue(run(b"a", b"b"), run(b"c"), tasks=(task,))).runs[1].first_task_id
+    with pytest.raises(RefusedError) as refused:
+        await broker.enqueue(run(b"a", b"b"), run(b"c", b"d"), tasks=(task,))
+    assert (refused.value.reason, refused.value.field) == ("BATCH_TOO_LARGE", "runs.payloads")
+
+
+async def test_where_tasks_have_a_time_to_live_those_of_a_run_go_one_by_one(broker: Broker) -> None:
+    policy = QueuePolicy(ttl_ms=60_000).SerializeToString()
+    await broker.call(broker.small.shard.set_queue(b"mail", 1, policy))
+    both = run(*numbered(3), request_id=AUTOMATIC), run(b"x", queue="other")
+    answer, again = await broker.enqueue(*both), await broker.enqueue(*both)
+    (first, other), (repeated, _) = answer.runs, again.runs
+    tasks = broker.small.shard.executions([parsed(task_id) for task_id in ids(first.first_task_id, 3)])
+    assert [task is not None and task.start_by_ms for task in tasks] == [broker.small.time.now_ms + 60_000] * 3
+    assert (repeated.first_task_id, repeated.duplicate) == (first.first_task_id, True)
+    assert broker.states(other.first_task_id, 1) == [READY]
+    claims = (await broker.reserve(takes_runs=False)).claims
+    assert [claim.task.payload for claim in claims] == numbered(3)
+
+
+# --- reserve ----------------------------------------------------------------------------------------------------------
+
+
+async def test_claims_come_in_runs_to_who_takes_them(broker: Broker) -> None:
+    single = pb.TaskSpec(queue="mail", type="t", payload=b"one", priority=9)
+    answer = await broker.enqueue(run(*numbered(5), headers={"h": "v"}), tasks=(single,))
+    reply = await broker.reserve(4)
+    assert not reply.claims
+    one, some = reply.runs
+    assert (one.task_id, list(one.payloads), one.task.payload) == (answer.outcomes[0].accepted.task_id, [b"one"], b"")
+    assert (some.task_id, list(some.payloads)) == (answer.runs[0].first_task_id, numbered(3))
+    assert (dict(some.task.headers), some.task.payload) == ({"h": "v"}, b"")
+    assert [(each.lease_ms, each.attempt, each.claims, each.alone) for each in reply.runs] == [
+        (LEASE_MS, 1, 1, False)
+    ] * 2
+    assert some.enqueued_at_ms == broker.small.time.now_ms
+    assert broker.count("tasks_claimed") == 4
+
+
+@pytest.mark.parametrize("request_id", ["", "r"])
+async def test_who_does_not_take_runs_gets_claims_of_single_tasks(broker: Broker, request_id: str) -> None:
+    first = (await broker.enqueue(run(*numbered(4), b"", headers={"h": "v"}))).runs[0].first_task_id
+    reply = await broker.reserve(takes_runs=False, request_id=request_id)
+    if request_id:
+        again = await broker.reserve(takes_runs=False, request_id=request_id)
+        assert again == reply
+        (held,) = (await broker.reserve(request_id=request_id)).runs
+        assert (held.task_id, list(held.payloads)) == (first, [*numbered(4), b""])
+    assert not reply.runs
+    assert [claim.task_id for claim in reply.claims] == ids(first, 5)
+    assert [claim.task.payload for claim in reply.claims] == [*numbered(4), b""]
+    assert {(claim.task.queue, claim.task.type, claim.task.headers["h"]) for claim in reply.claims} == {
+        ("mail", "send", "v")
+    }
+    refs = [pb.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret) for claim in reply.claims]
+    acked = await broker.ack(items=tuple(pb.AckItem(claim=ref) for ref in refs))
+    assert all(outcome.HasField("acked") for outcome in acked.outcomes)
+
+
+async def test_what_departed_from_its_run_since_it_was_claimed_is_told_task_by_task(broker: Broker) -> None:
+    first = (await broker.enqueue(run(*numbered(3)))).runs[0].first_task_id
+    (claim,) = await broker.small.claim(b"mail", tasks_max=3)
+    await broker.call(broker.service.cancel(pb.CancelRequest(task_ids=ids(first, 3))))
+    told = read_claims(broker.small.shard.reader, [claim])
+    assert [format_task_id(one.task_id) for one, *_ in told] == ids(first, 3)
+    assert [pb.TaskSpec.FromString(envelope).payload for _, envelope, _ in told] == numbered(3)
+    response = pb.ReserveResponse()
+    fill_claims(response, told, broker.small.time.now_ms, takes_runs=True)
+    assert [whole(each).token - claim.token // 2**64 for each in response.runs] == [0, 1, 2]
+
+
+# --- ack --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_range_is_acked_beside_single_claims_and_again(broker: Broker) -> None:
+    first = (await broker.enqueue(run(*numbered(6)))).runs[0].first_task_id
+    one = (await broker.reserve(1, takes_runs=False)).claims[0]
+    (claimed,) = (await broker.reserve()).runs
+    item = pb.AckItem(claim=pb.ClaimRef(task_id=one.task_id, token=one.token, secret=one.secret), result=b"r")
+    for _ in range(2):
+        answer = await broker.ack(whole(claimed), items=(item,))
+        assert answer.outcomes[0].HasField("acked")
+        assert answer.ranges == [pb.RangeOutcome()]
+    assert broker.states(first, 6) == [SUCCEEDED] * 6
+    assert broker.count("tasks_acked") == 12
+
+
+async def test_tasks_of_a_range_that_are_no_longer_held_are_named(broker: Broker) -> None:
+    first = (await broker.enqueue(run(*numbered(5)))).runs[0].first_task_id
+    (claimed,) = (await broker.reserve()).runs
+    ref = pb.ClaimRef(task_id=ids(first, 5)[2], token=claimed.token + 2, secret=claimed.secret)
+    await broker.call(broker.service.release(pb.ReleaseRequest(claims=[ref])))
+    await broker.call(broker.service.cancel(pb.CancelRequest(task_ids=[ref.task_id])))
+    answer = await broker.ack(whole(claimed))
+    assert refused_items(answer.ranges[0].refused) == [(2, "STALE_TOKEN", "")]
+    assert broker.states(first, 5) == [SUCCEEDED, SUCCEEDED, CANCELLED, SUCCEEDED, SUCCEEDED]
+    assert (broker.count("tasks_acked"), broker.rejected("STALE_TOKEN")) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"task_id": "x"}, "task_id"), ({"token": 0}, "token"), ({"secret": 0}, "secret"), ({"count": 0}, "count")],
+)
+async def test_a_broken_range_is_refused_by_name(broker: Broker, changes: dict[str, Any], field: str) -> None:
+    await broker.enqueue(run(*numbered(5)))
+    (claimed,) = (await broker.reserve()).runs
+    good, bad = whole(claimed), whole(claimed)
+    for name, value in changes.items():
+        setattr(bad, name, value)
+    answer = await broker.ack(bad, good)
+    assert (answer.ranges[0].rejection.field, answer.ranges[1]) == (f"ranges[0].{field}", pb.RangeOutcome())
+
+
+async def test_acks_of_a_call_are_limited_together() -> None:
+    broker = Broker(batch_tasks_max=4)
+    await broker.enqueue(run(*numbered(4)))
+    (claimed,) = (await broker.reserve(4)).runs
+    with pytest.raises(RefusedError) as refused:
+        await broker.ack(whole(claimed), items=(pb.AckItem(),))
+    assert (refused.value.reason, refused.value.field) == ("BATCH_TOO_LARGE", "ranges")
+    assert (await broker.ack(whole(claimed))).ranges == [pb.RangeOutcome()]
+
+
+async def test_a_range_is_kept_as_its_queue_says(broker: Broker) -> None:
+    policy = QueuePolicy(finished_retention_ms=3_600_000).SerializeToString()
+    await broker.call(broker.small.shard.set_queue(b"mail", 1, policy))
+    first = (await broker.enqueue(run(*numbered(3)))).runs[0].first_task_id
+    (claimed,) = (await broker.reserve()).runs
+    await broker.ack(whole(claimed))
+    tasks = broker.small.shard.executions([parsed(task_id) for task_id in ids(first, 3)])
+    assert {task is not None and task.timer_ms - broker.small.time.now_ms for task in tasks} == {3_600_000}
