@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.serving.refusals import BATCH_TOO_LARGE, MALFORMED_REQUEST, TOO_LARGE, RefusedError
-from holdfast.serving.scanner import BrokenBytesError, Packed, Shape, TooManyFieldsError, scan
+from holdfast.serving.scanner import BrokenBytesError, Packed, Shape, TooManyFieldsError, counted, scan
 
 ITEMS_MAX = 1000  # in one call, whatever is set
 FOLLOW_UPS_MAX = 100  # of one ack
@@ -30,6 +30,8 @@ _FIELDS_SPARE = 64
 # How often what is repeated may be there, in the message that it stands in.
 _REPEATED_MAX = {
     "EnqueueRequest.tasks": ITEMS_MAX,
+    "EnqueueRequest.runs": ITEMS_MAX,
+    "TaskRun.payloads": ITEMS_MAX,
     "TaskSpec.headers": HEADERS_MAX,
     "RetryPolicy.non_retryable": NON_RETRYABLE_MAX,
     "ReserveRequest.queues": QUEUES_PER_RESERVE_MAX,
@@ -38,6 +40,7 @@ _REPEATED_MAX = {
     "ReserveRequest.held_at": _SHARDS_MAX,
     "AwaitTasksRequest.queues": QUEUES_PER_RESERVE_MAX,
     "AckRequest.items": ITEMS_MAX,
+    "AckRequest.ranges": ITEMS_MAX,
     "AckItem.follow_ups": FOLLOW_UPS_MAX,
     "FailRequest.items": ITEMS_MAX,
     "ExtendRequest.items": ITEMS_MAX,
@@ -63,8 +66,10 @@ _REPEATED_MAX = {
     "ReceiveTasksRequest.messages": ITEMS_MAX,
     "DealSharesRequest.reports": ITEMS_MAX,
 }
+# Runs and ranges are of at least one task each: together with the other list they are no more than it may have.
+_COUNTED_WITH_OTHERS = frozenset({"EnqueueRequest.runs", "AckRequest.ranges"})
 # How often what is repeated inside of what is repeated may be there, in a whole request.
-_TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX}
+_TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX, "TaskRun.payloads": ITEMS_MAX}
 _NUMBER_BYTES = {  # all others are varints
     **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), 8),
     **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 4),
@@ -145,12 +150,14 @@ def _shape_of(message: Any, **how: Any) -> Shape:
     inside: dict[int, Shape | Packed] = {}
     fields_max = _FIELDS_SPARE
     for field in message.fields:
-        if field.is_repeated:
+        if field.is_repeated and _name(field) not in _COUNTED_WITH_OTHERS:
             fields_max += _repeated_max(field)
         if field.message_type is not None:
             inside[field.number] = _shape_of(
                 field.message_type, is_single=not field.is_repeated, total_max=_TOTAL_MAX.get(_name(field))
             )
+        elif _name(field) in _TOTAL_MAX:
+            inside[field.number] = counted(_TOTAL_MAX[_name(field)])
         elif field.is_packed:
             inside[field.number] = Packed(_repeated_max(field), _NUMBER_BYTES.get(field.type, 0))
     return Shape(fields_max, inside, has_repeated=fields_max > _FIELDS_SPARE, **how)
