@@ -127,9 +127,7 @@ async def send_over_shards(
         return await call.bad_token(order[0])
 
 
-async def send_parts(
-    call: SplitCall[ReplyT], parts: Parts[Any], fields: Sequence[str], keys: Sequence[int]
-) -> ReplyT:
+async def send_parts(call: SplitCall[ReplyT], parts: Parts[Any], fields: Sequence[str], keys: Sequence[int]) -> ReplyT:
     """`keys`: the shard of each item of these lists, one list behind the other, or one if all have the same."""
     if len(set(keys)) <= 1 or not call.may_split():
         return await call.send_whole(keys[0] if keys else 0)

@@ -188,6 +188,7 @@ CALLS = [
     "drain_node",
     "enqueue",
     "enqueue_many",
+    "enqueue_run",
     "extend",
     "extend_many",
     "fail",

@@ -426,8 +426,12 @@ async def test_a_run_without_an_id_is_not_repeated(stage: Stage) -> None:
     lost = Refusal(grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN", retry_after_ms=1)
     outcomes = []
     for request_id in ("", automatic_key(0, "key", 0)):
-        answers = [lost, accept_all()]
-        stage.brokers[1].on["Enqueue"] = lambda call, left=answers: left.pop(0) if len(left) > 1 else left[0](call)
+        answers: list[Any] = [lost, lost, accept_all()]
+
+        def answer(call: Call, left: list[Any] = answers) -> Any:
+            return left.pop(0) if len(left) > 1 else left[0](call)
+
+        stage.brokers[1].on["Enqueue"] = answer
         request = pb.EnqueueRequest(runs=[task_run("q1", 0, 2, request_id)])
         try:
             outcomes.append(run_ids(await stage.call("Enqueue", request)))
@@ -448,9 +452,9 @@ async def test_a_batch_with_too_many_tasks_in_its_runs_is_refused_by_one_broker(
 
 async def test_items_and_ranges_of_acks_go_to_their_shards(stage: Stage) -> None:
     def ack(call: Call) -> pb.AckResponse:
-        items = [{"acked": {}} for _ in call.request.items]
+        items = [pb.AckOutcome(acked=pb.Acked()) for _ in call.request.items]
         refused = pb.RefusedItem(at=1, rejection=pb.Rejection(reason="STALE_TOKEN", message=str(call.shard)))
-        return pb.AckResponse(outcomes=items, ranges=[{"refused": [refused]} for _ in call.request.ranges])
+        return pb.AckResponse(outcomes=items, ranges=[pb.RangeOutcome(refused=[refused]) for _ in call.request.ranges])
 
     for broker in stage.brokers:
         broker.on["Ack"] = ack

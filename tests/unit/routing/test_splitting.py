@@ -93,7 +93,9 @@ def test_each_list_of_a_batch_is_answered_in_its_own_order() -> None:
     """A part that failed refuses its tasks, and its runs as a whole."""
     refused = pb.Rejection(reason="NOT_LEADER", message="Nobody leads.")
     last = pb.RefusedItem(at=1, rejection=pb.Rejection(field="runs[0].payloads[1]", message="runs[0].payloads[1]: no."))
-    first = pb.EnqueueResponse(outcomes=[{"accepted": {"task_id": "b"}}], runs=[{"first_task_id": "x", "refused": [last]}])
+    first = pb.EnqueueResponse(
+        outcomes=[{"accepted": {"task_id": "b"}}], runs=[{"first_task_id": "x", "refused": [last]}]
+    )
     second = pb.EnqueueResponse(runs=[{"first_task_id": "y", "duplicate": True}])
     parts = [({"tasks": [1], "runs": [2]}, first), ({"tasks": [0], "runs": [1]}, refused), ({"runs": [0]}, second)]
     joined = join_parts(pb.EnqueueResponse, parts)
