@@ -66,8 +66,8 @@ def test_a_second_server_on_the_same_directory_is_refused(make_server: MakeServe
 
 def test_another_format_is_refused(used_directory: Path, tmp_path: Path, make_server: MakeServer) -> None:
     cases = {
-        b"holdfast-data 9\n": "has format 9, but this version reads format 8. Use the newer version",
-        b"holdfast-data 1\n": "has format 1, but this version reads format 8. Use the older version",
+        b"holdfast-data 10\n": "has format 10, but this version reads format 9. Use the newer version",
+        b"holdfast-data 1\n": "has format 1, but this version reads format 9. Use the older version",
         b"garbage": "FORMAT is damaged: it contains b'garbage'",
     }
     servers = {}

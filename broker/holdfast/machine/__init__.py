@@ -8,6 +8,7 @@ draft.py             the working copy that entries are applied to
 outcomes.py, rejections.py  what an entry answers
 effects.py           what the leader does because of it
 reader.py            read-only looks at a state; whoever is outside reads through it
+runs.py, run_rows.py, run_transitions.py, slices.py, new_runs.py  tasks that were accepted together and are still alike
 task_walk.py, ready_lines.py, running.py  walks over tasks, lines of ready ones, counts of claims
 keys.py, rows.py, ready_rows.py, ids.py  how a state is laid out
 kv.py                the interface to whoever keeps the rows, and its twin in memory

@@ -6,8 +6,10 @@ from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Subqueue, aged_tasks
-from holdfast.machine.rows import Bucket, Execution, Meta, Queue
+from holdfast.machine.rows import CLAIMED, READY, Bucket, Execution, Meta, Queue
+from holdfast.machine.run_rows import DEPARTED, Stretch
 from holdfast.machine.running import Running
+from holdfast.machine.runs import Runs, own_index_row
 
 QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
@@ -39,6 +41,7 @@ class Draft:
         "meta",
         "now_ms",
         "running",
+        "runs",
         "writes",
     )  # fmt: skip
 
@@ -50,6 +53,7 @@ class Draft:
         self.writes: dict[bytes, bytes | None] = {}
         self.effects = Effects()
         self.running = Running(kv)
+        self.runs = Runs(kv)
         self._fetched: dict[bytes, bytes | None] = {}  # rows as the state has them, until it changes
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}
@@ -84,7 +88,8 @@ class Draft:
     def read_ahead(self, task_ids: list[bytes]) -> None:
         """Fetches the executions of an entry's tasks in one go."""
         tasks = self._tasks
-        unknown = [task_id for task_id in task_ids if task_id not in tasks]
+        has_run = self.runs.has_at_hand
+        unknown = [task_id for task_id in task_ids if task_id not in tasks and not has_run(task_id)]
         if unknown:
             wanted = [keys.execution(task_id) for task_id in unknown]
             for task_id, key, row in zip(unknown, wanted, self._kv.get_many(wanted), strict=True):
@@ -92,13 +97,34 @@ class Draft:
                     tasks[task_id] = Execution.decode(row)
 
     def execution(self, task_id: bytes) -> Execution | None:
-        """The task's execution, to be changed only together with `save`."""
+        """The task's execution, to be changed only together with `save`; of one that is in a run, after `depart`."""
+        return self.own_execution(task_id) or self.runs.execution(task_id)
+
+    def own_execution(self, task_id: bytes) -> Execution | None:
+        """That of a task with rows of its own: it is in no run."""
         task = self._tasks.get(task_id)
         if task is None:
             row = self.get(keys.execution(task_id))
             if row is not None:
                 task = self._tasks[task_id] = Execution.decode(row)
         return task
+
+    def depart(self, task_id: bytes, task: Execution) -> None:
+        """A task that is in a run has rows of its own from now on, and is in the same state as before. `task`: as
+        `execution` gave it; what was changed of it meanwhile is not written."""
+        found = self.runs.find(task_id)
+        assert found is not None, "who is in a run departs from there"
+        run, place = found
+        own = run.execution(place)
+        assert own is not None, "who has departed is in no run"
+        if own.state in (READY, CLAIMED):
+            self.writes[keys.envelope(task_id)] = self.runs.envelope(run, place, self.writes)
+        self.runs.change(run, place, Stretch(place + 1, DEPARTED), self.writes)
+        row = own_index_row(task_id, own)
+        self.writes[row[0]] = row[1]
+        task.is_in_run = False
+        self._tasks[task_id] = task
+        self.writes[keys.execution(task_id)] = own.encode()
 
     def peek_executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         """Executions for reading only, and only until something else is applied."""
@@ -108,7 +134,7 @@ class Draft:
         if unknown:
             rows = self._kv.get_many([keys.execution(task_ids[at]) for at in unknown])
             for at, row in zip(unknown, rows, strict=True):
-                found[at] = None if row is None else Execution.decode(row)
+                found[at] = self.runs.execution(task_ids[at]) if row is None else Execution.decode(row)
         return found
 
     def save(self, task_id: bytes, task: Execution) -> None:
@@ -228,6 +254,7 @@ class Draft:
         for key in self._dirty_counts:
             count = self._counts[key]
             writes[key] = count.to_bytes(4, "big") if count else None
+        self.runs.write(writes)
         writes[keys.META_KEY] = self.meta.encode()
         self._kv.write(writes)
         self.writes = {}
@@ -236,6 +263,7 @@ class Draft:
         self._dirty_subqueues = []
         self._ages_were_written()
         self._dirty_counts = set()
+        self.runs.were_written()
         self._shrink()
 
     def _write_ages(self) -> None:

@@ -14,7 +14,7 @@ class ReadyTask(NamedTuple):
     tenant: bytes = b""
     limit_key: bytes = b""
     is_suspect: bool = False  # it waits in no line, and is handed out alone
-    count: int = 1  # a slice of a run: so many tasks, with consecutive sequences and ids
+    tasks: int = 1  # a slice of a run: so many tasks, with consecutive sequences and ids
 
 
 # By queue: tenant and limit key of tasks that are held no more, so that a cap may have room; in the order in which it
@@ -32,7 +32,7 @@ class Timing(NamedTuple):
     type: bytes
     span: int  # READY_TO_CLAIM or CLAIM_TO_ACK
     took_ms: int
-    count: int = 1  # tasks that took as long, together
+    tasks: int = 1  # that took as long, together
 
 
 class Effects:

@@ -103,14 +103,14 @@ class AckRange(NamedTuple):
 
     task_id: bytes
     token: int
-    count: int
+    tasks: int
 
 
 class TaskRange(NamedTuple):
     """So many tasks with consecutive ids."""
 
     task_id: bytes
-    count: int
+    tasks: int
 
 
 class Mark(NamedTuple):

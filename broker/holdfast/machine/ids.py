@@ -31,7 +31,7 @@ def make_task_id(time_ms: int, shard: int, sequence: int) -> bytes:
 
 
 def later_task_id(task_id: bytes, count: int) -> bytes:
-    """The id of the task that was accepted so many places behind another one of its run: ids of a run are consecutive."""
+    """The id of the task so many places behind another one of its run, in which ids follow each other."""
     return (int.from_bytes(task_id, "big") + count).to_bytes(16, "big")
 
 
@@ -73,7 +73,7 @@ def make_token(incarnation: int, counter: int, secret: int) -> int:
 
 
 def later_token(token: int, count: int) -> int:
-    """The token of the task that was claimed so many places behind another one of the same slice."""
+    """The token of the task so many places behind another one that was claimed with it."""
     return token + (count << SECRET_BITS)
 
 

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from holdfast.machine import keys
 from holdfast.machine.ids import SECRET_BITS, token_counter
 from holdfast.machine.kv import Rows
+from holdfast.machine.new_runs import unpack_sizes
 from holdfast.machine.ready_rows import Subqueue, aged_tasks, ready_row
 from holdfast.machine.rows import (
     CANCELLED,
@@ -37,7 +39,9 @@ from holdfast.machine.rows import (
     Schedule,
     Settings,
 )
+from holdfast.machine.run_rows import Run, RunPayloads
 from holdfast.machine.running import claim_row
+from holdfast.machine.runs import index_row
 
 _PAGE_ROWS = 1000
 _FINISHED = (SUCCEEDED, CANCELLED)
@@ -60,16 +64,25 @@ def violations(kv: Rows) -> list[str]:
     if meta_row is None:
         return [] if not kv.scan(b"\x00", b"\xff", 1) else ["there are rows, but none says how far the log was applied"]
     meta = Meta.decode(meta_row)
-    tasks = {key[1:]: Execution.decode(row) for key, row in _family(kv, keys.EXECUTION)}
-    found: list[str] = []
-    found += _index_violations(kv, tasks)
+    own = {key[1:]: Execution.decode(row) for key, row in _family(kv, keys.EXECUTION)}
+    runs = {key: Run.decode(row) for key, row in _family(kv, keys.RUN)}
+    in_runs = {
+        run.id_at(place): task
+        for run in runs.values()
+        for place in range(run.count)
+        if (task := run.execution(place)) is not None
+    }
+    found = [f"task {task_id.hex()} is in a run and has rows of its own" for task_id in own.keys() & in_runs.keys()]
+    tasks = own | in_runs
+    found += _run_violations(kv, runs)
+    found += _index_violations(kv, own, runs)
     found += _task_violations(meta, tasks)
     found += _queue_violations(kv, tasks, meta.now_ms)
     found += _subqueue_violations(kv, tasks, meta.now_ms)
     found += _age_violations(kv, tasks)
     found += _unique_violations(kv, tasks)
     found += _schedule_violations(kv)
-    found += _attachment_violations(kv, tasks)
+    found += _attachment_violations(kv, own)
     found += _memory_violations(kv, tasks)
     found += _worker_violations(kv, tasks)
     found += _post_violations(kv)
@@ -103,8 +116,30 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
     return rows
 
 
-def _index_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
-    expected = _expected_index(tasks)
+def _run_violations(kv: Rows, runs: dict[bytes, Run]) -> list[str]:
+    """Stretches follow each other, none is two that could be one, and there are payloads while they are needed."""
+    found = []
+    payloads = {key[1:]: RunPayloads(row) for key, row in _family(kv, keys.RUN_PAYLOADS)}
+    needed = {key[1:] for key, run in runs.items() if run.has_payloads}
+    found += [f"run {key.hex()} is not as its payloads are" for key in payloads.keys() ^ needed]
+    for key, run in runs.items():
+        if key != keys.run(run.last_sequence) or run.is_empty or run.stretches[-1].end != run.count:
+            found.append(f"run {key.hex()} has other tasks than it says")
+        spans = list(run.spans())
+        for (before_start, before), (start, stretch) in pairwise(spans):
+            if stretch.end <= start or stretch.continues(before, start, before_start):
+                found.append(f"run {key.hex()} has two stretches at {start} that are one")
+        row = payloads.get(key[1:])
+        if row is not None and (len(row.header), row.sizes) != (run.header_bytes, unpack_sizes(run.sizes)):
+            found.append(f"run {key.hex()} has payloads of other sizes than it says")
+    return found
+
+
+def _index_violations(kv: Rows, own: dict[bytes, Execution], runs: dict[bytes, Run]) -> list[str]:
+    """`own`: the tasks that are in no run."""
+    expected = _expected_index(own)
+    stretches = (index_row(run, start, stretch) for run in runs.values() for start, stretch in run.spans())
+    expected.update(row for row in stretches if row is not None)
     actual: dict[bytes, bytes] = {}
     families = (keys.READY, keys.CLAIM_EXPIRY, keys.DUE, keys.DEAD, keys.RETENTION, keys.START_BY, keys.SUSPECT)
     for family in families:
@@ -112,7 +147,7 @@ def _index_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     found = []
     for key, row in _family(kv, keys.SUBQUEUE):
         line = keys.line_of_subqueue(key)
-        for sequence, task_id, size_bytes in Subqueue.decode(row).places():
+        for sequence, task_id, size_bytes, _ in Subqueue.decode(row).places():
             place = keys.ready_at(line, sequence)
             if place in actual:
                 found.append(f"sub-queue {key.hex()} has the task {task_id.hex()} twice")

@@ -39,6 +39,11 @@ A family number is never reused for something else, also when its family is reti
     SUSPECT         queue, sequence                             task id, size of the envelope; of ready suspects, which
                                                                 have no READY row
     ALONE           worker                                      how many suspects it has claimed; no row if none
+    RUN             sequence of the last task                   run_rows.Run: tasks that are still alike
+    RUN_PAYLOADS    sequence of the last task                   run_rows.RunPayloads, until all of them have finished
+
+READY, CLAIM_EXPIRY and RETENTION rows of a stretch of a run have the sequence or the id of its last task in their keys.
+So whoever reads from some task on finds the stretch that it is in, and what is taken from the front changes no key.
 
 Queue names, tenants and ids are free of NUL bytes (the broker validates them), so NUL ends a part of varying length.
 """
@@ -76,11 +81,14 @@ DISCARD = 0x1C
 SHARE = 0x1D
 SUSPECT = 0x1E
 ALONE = 0x1F
+RUN = 0x20
+RUN_PAYLOADS = 0x21
 
 FAMILIES = (
     META, ENVELOPE, EXECUTION, READY, READY_AGE, SUBQUEUE, CLAIM_EXPIRY, DUE, DEAD, DEDUP, KEY_EXPIRY, RECENT,
     RETENTION, SCHEDULE, SETTINGS, QUEUE, OUTBOX, INBOX, REPORT, CLAIM_REQUEST, WORKER, BUCKET, UNIQUE,
     ATTEMPTS, START_BY, SCHEDULE_DUE, DISCARD, SHARE, SUSPECT, ALONE,
+    RUN, RUN_PAYLOADS,
 )  # fmt: skip
 
 # What a cap or a rate is about: a part of BUCKET keys.
@@ -124,6 +132,8 @@ _DISCARD = bytes([DISCARD])
 _SHARE = bytes([SHARE])
 _SUSPECT = bytes([SUSPECT])
 _ALONE = bytes([ALONE])
+_RUN = bytes([RUN])
+_RUN_PAYLOADS = bytes([RUN_PAYLOADS])
 
 
 def envelope(task_id: bytes) -> bytes:
@@ -268,6 +278,15 @@ def suspect(queue: bytes, sequence: int) -> bytes:
 
 def alone(worker: bytes) -> bytes:
     return _ALONE + worker
+
+
+def run(last_sequence: int) -> bytes:
+    """Of the run whose last task has this sequence. The one that a task is in is the first from its sequence on."""
+    return _RUN + _pack_u64(last_sequence)
+
+
+def run_payloads(last_sequence: int) -> bytes:
+    return _RUN_PAYLOADS + _pack_u64(last_sequence)
 
 
 def claim_expiry(expiry_ms: int, task_id: bytes) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, ClaimRef, Release
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
@@ -45,7 +46,8 @@ def _give_claims_back(kv: OrderedKV, machine: Machine) -> None:
     """By entries, as if a leader had proposed them after the last one."""
     start, stop = keys.family_start(keys.CLAIM_EXPIRY), keys.family_start(keys.CLAIM_EXPIRY + 1)
     while rows := kv.scan(start, stop, ENTRY_ITEMS_MAX):
-        task_ids = [key[_EXPIRY_BYTES:] for key, _row in rows]
+        ranges = machine.reader.ranges_at([key[_EXPIRY_BYTES:] for key, _row in rows])
+        task_ids = [later_task_id(first, at) for first, count in ranges for at in range(count)][:ENTRY_ITEMS_MAX]
         claimed = zip(task_ids, machine.executions(task_ids), strict=True)
         items = [ClaimRef(task_id, task.token) for task_id, task in claimed if task is not None]
         meta = machine.meta

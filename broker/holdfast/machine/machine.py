@@ -13,10 +13,12 @@ from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     Ack,
     AckAway,
+    AckRanges,
     Cancel,
     Claim,
     Delivered,
     Enqueue,
+    EnqueueRuns,
     Entry,
     Expire,
     ExpireKeys,
@@ -25,6 +27,7 @@ from holdfast.machine.entries import (
     LeaderStarted,
     Promote,
     Purge,
+    PurgeRanges,
     RaiseLevel,
     Receive,
     Release,
@@ -42,8 +45,9 @@ from holdfast.machine.handlers.operating import (
 )
 from holdfast.machine.handlers.posting import apply_delivered, apply_receive
 from holdfast.machine.handlers.purging import apply_expire_keys, apply_purge
+from holdfast.machine.handlers.runs import apply_enqueue_runs, apply_purge_ranges
 from holdfast.machine.handlers.scheduling import apply_drop_schedule, apply_fire_schedule, apply_put_schedule
-from holdfast.machine.handlers.settling import apply_ack, apply_fail, apply_release
+from holdfast.machine.handlers.settling import apply_ack, apply_ack_ranges, apply_fail, apply_release
 from holdfast.machine.handlers.timing import apply_expire, apply_promote, apply_ttl_expire
 from holdfast.machine.keys import alone, worker
 from holdfast.machine.kv import OrderedKV
@@ -98,6 +102,9 @@ _HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
     DropSchedule: apply_drop_schedule,
     FireSchedule: apply_fire_schedule,
     DealShares: apply_deal_shares,
+    EnqueueRuns: apply_enqueue_runs,
+    AckRanges: apply_ack_ranges,
+    PurgeRanges: apply_purge_ranges,
 }
 
 

@@ -29,7 +29,12 @@ class NewRun(NamedTuple):
     payloads: bytes  # one behind the other
 
     @property
-    def count(self) -> int:
+    def digest(self) -> int:
+        """Of what the request id stands for: it is not compared, because a client made it up."""
+        return 0
+
+    @property
+    def tasks(self) -> int:
         return len(self.sizes) // SIZE_BYTES
 
 
@@ -46,7 +51,7 @@ def put_runs(parts: list[bytes], runs: Iterable[NewRun]) -> None:
         names = new.queue, new.request_id, new.type, new.header, new.sizes, new.payloads
         head = _RUN.pack(
             new.priority, new.flags, new.dedup_window_ms, new.max_attempts, new.max_claims, new.result_ttl_ms,
-            new.timeout_ms, len(new.queue), len(new.request_id), len(new.type), len(new.header), new.count,
+            new.timeout_ms, len(new.queue), len(new.request_id), len(new.type), len(new.header), new.tasks,
             len(new.payloads),
         )  # fmt: skip
         parts += (head, *names)

@@ -25,7 +25,7 @@ class Claimed(NamedTuple):
     claims: int
     enqueued_ms: int
     is_alone: bool = False  # a suspect: its worker must not hold anything else meanwhile
-    count: int = 1  # so many tasks of a run, with consecutive ids and tokens
+    tasks: int = 1  # of a run, with consecutive ids and tokens
 
 
 class AcceptedRun(NamedTuple):

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.machine import keys
+from holdfast.machine.entries import TaskRange
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_lines import ReadyIn, read_oldest
-from holdfast.machine.ready_rows import split_ready_row
+from holdfast.machine.ready_rows import place_of
 from holdfast.machine.rows import (
+    CLAIMED,
     HAD_RESULT,
     HAS_ATTEMPTS,
+    READY,
     REPORT_CONFLICT,
     REPORT_ERROR,
     REPORT_RESULT,
@@ -23,6 +26,8 @@ from holdfast.machine.rows import (
     Report,
     Settings,
 )
+from holdfast.machine.run_rows import Run, RunPayloads
+from holdfast.machine.runs import find_run
 
 MESSAGES_PAGE = 16  # read at once: each may be as large as a call
 
@@ -89,7 +94,7 @@ class Reader:
     def task(self, task_id: bytes, now_ms: int) -> TaskView | None:
         row = self.get(keys.execution(task_id))
         if row is None:
-            return None
+            return self._task_in_run(task_id, now_ms)
         execution = Execution.decode(row)
         envelope, report_row = self.get_many([keys.envelope(task_id), keys.report(task_id)])
         attempts_row = self.get(keys.attempts(task_id)) if execution.flags & HAS_ATTEMPTS else None
@@ -97,13 +102,44 @@ class Reader:
         report = Report.decode(report_row) if report_row is not None else None
         return TaskView.make(task_id, execution, now_ms, envelope=envelope, report=report, attempts=attempts.kept)
 
+    def _task_in_run(self, task_id: bytes, now_ms: int) -> TaskView | None:
+        execution = RunLooks(self).execution(task_id)
+        if execution is None:
+            return None
+        (envelope,) = self.envelopes([task_id])
+        return TaskView.make(task_id, execution, now_ms, envelope=envelope)
+
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         rows = self.get_many([keys.execution(task_id) for task_id in task_ids])
-        return [Execution.decode(row) if row is not None else None for row in rows]
+        in_runs = RunLooks(self)
+        return [
+            Execution.decode(row) if row is not None else in_runs.execution(task_id)
+            for task_id, row in zip(task_ids, rows, strict=True)
+        ]
 
     def envelopes(self, task_ids: list[bytes]) -> list[bytes | None]:
         """Of unfinished tasks; None for one that finished meanwhile."""
-        return self.get_many([keys.envelope(task_id) for task_id in task_ids])
+        found = self.get_many([keys.envelope(task_id) for task_id in task_ids])
+        in_runs = RunLooks(self)
+        for at, row in enumerate(found):
+            if row is None:
+                found[at] = in_runs.envelope(task_ids[at])
+        return found
+
+    def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
+        """What so many consecutive tasks of a run share, and the payload of each; None if none of them is in a run, or
+        all have finished."""
+        return RunLooks(self).payloads(task_id, count)
+
+    def ranges_at(self, task_ids: list[bytes]) -> list[TaskRange]:
+        """The tasks that a row stands for in an index of CLAIM_EXPIRY or RETENTION: that of a stretch has the id of
+        the last one. They come with the first one's."""
+        rows = self.get_many([keys.execution(task_id) for task_id in task_ids])
+        in_runs = RunLooks(self)
+        return [
+            in_runs.range_at(task_id) if row is None else TaskRange(task_id, 1)
+            for task_id, row in zip(task_ids, rows, strict=True)
+        ]
 
     def reports(self, bytes_max: int) -> "ReportReader":
         return ReportReader(self, bytes_max)
@@ -146,10 +182,10 @@ class Reader:
         heads = []
         if queue.suspects:
             rows = self.scan(keys.suspects_of(name), keys.after_prefix(keys.suspects_of(name)), 1)
-            heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in rows]
+            heads += [place_of(keys.ready_sequence(key), row)[:2] for key, row in rows]
         for priority, mark in enumerate(queue.marks):
             start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_subqueue(name, priority))
-            heads += [(keys.ready_sequence(key), split_ready_row(row)[0]) for key, row in self.scan(start, stop, 1)]
+            heads += [place_of(keys.ready_sequence(key), row)[:2] for key, row in self.scan(start, stop, 1)]
         oldest = read_oldest(self, ready_in, name, queue.age_mark) if any(queue.subqueues) else None
         if oldest is not None:
             heads.append(oldest)
@@ -199,6 +235,55 @@ class Reader:
             if len(rows) < MESSAGES_PAGE:
                 break
         return first, messages
+
+
+class RunLooks:
+    """Reads tasks that are in runs. One run is kept at hand: who asks for many tasks mostly asks for its neighbours."""
+
+    __slots__ = ("_payloads", "_rows", "_run")
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._run: Run | None = None
+        self._payloads: tuple[Run, RunPayloads] | None = None
+
+    def _find(self, task_id: bytes) -> tuple[Run, int] | None:
+        if self._run is None or self._run.place(task_id) is None:
+            self._run = find_run(self._rows, task_id)
+        place = None if self._run is None else self._run.place(task_id)
+        return None if self._run is None or place is None else (self._run, place)
+
+    def execution(self, task_id: bytes) -> Execution | None:
+        found = self._find(task_id)
+        return None if found is None else found[0].execution(found[1])
+
+    def envelope(self, task_id: bytes) -> bytes | None:
+        found = self._find(task_id)
+        if found is None or found[0].stretch_at(found[1])[1].state not in (READY, CLAIMED):
+            return None
+        payloads = self._payloads_of(found[0])
+        return None if payloads is None else payloads.envelope(found[1])
+
+    def payloads(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
+        found = self._find(task_id)
+        payloads = None if found is None else self._payloads_of(found[0])
+        return None if found is None or payloads is None else (payloads.header, payloads.slice(found[1], count))
+
+    def range_at(self, last_id: bytes) -> TaskRange:
+        found = self._find(last_id)
+        if found is None:
+            return TaskRange(last_id, 1)
+        run, place = found
+        start, _ = run.stretch_at(place)
+        return TaskRange(run.id_at(start), place + 1 - start)
+
+    def _payloads_of(self, run: Run) -> RunPayloads | None:
+        if self._payloads is None or self._payloads[0] is not run:
+            row = self._rows.get(keys.run_payloads(run.last_sequence))
+            if row is None:
+                return None
+            self._payloads = run, RunPayloads(row)
+        return self._payloads[1]
 
 
 class ReportReader:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, Subqueue, aged_tasks, split_ready_row
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, Subqueue, aged_tasks, place_of
 
 ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages have ready tasks: a bit for each
 
@@ -12,7 +12,7 @@ ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages 
 def read_rows(state: Rows, line: bytes, sequence: int, limit: int) -> list[Place]:
     """The tasks with READY rows of their own, from a sequence on, in order. `line` is the prefix of the rows."""
     rows = state.scan(keys.ready_at(line, sequence), keys.after_prefix(line), limit)
-    return [(keys.ready_sequence(key), *split_ready_row(row)) for key, row in rows]
+    return [place_of(keys.ready_sequence(key), row) for key, row in rows]
 
 
 def read_subqueue(state: Rows, line: bytes, sequence: int, limit: int) -> tuple[list[Place], bool]:

@@ -18,7 +18,7 @@ _SIZE_END = TASK_ID_BYTES + 4
 
 
 def ready_row(task_id: bytes, size_bytes: int, count: int = 1) -> bytes:
-    """The value of a READY row. That of several tasks of a run names the first, and its key the sequence of the last."""
+    """The value of a READY row. That of a slice of a run names the first task, and its key the sequence of the last."""
     row = task_id + size_bytes.to_bytes(4, "big")
     return row if count == 1 else row + count.to_bytes(4, "big")
 

@@ -69,7 +69,7 @@ class Execution:
     """The mutable part of a task: all that changes between acceptance and the end."""
 
     __slots__ = (
-        "_names", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures", "flags", "limit_key",
+        "_names", "changed_ms", "claims", "dead_reason", "enqueued_ms", "failures", "flags", "is_in_run", "limit_key",
         "max_attempts", "max_claims", "priority", "queue", "ready_since_ms", "request_id", "result_ttl_ms", "sequence",
         "size_bytes", "start_by_ms", "state", "tenant", "timeout_ms", "timer_ms", "token", "type", "unique_key",
         "worker",
@@ -111,6 +111,7 @@ class Execution:
         self.limit_key = limit_key
         self.unique_key = unique_key
         self.worker = worker  # the last one that claimed it
+        self.is_in_run = False  # it has no rows of its own: it departs with the first change of its own
         # What never changes is encoded once.
         lengths = len(queue), len(tenant), len(request_id), len(type), len(limit_key), len(unique_key)
         self._names = b"".join((_NAMES.pack(*lengths), queue, tenant, request_id, type, limit_key, unique_key))
@@ -576,21 +577,25 @@ class Report(NamedTuple):
         return Report(row[0], row[1:])
 
 
-_CLAIM_REF = struct.Struct(">16sQQ")
+_CLAIM_REF = struct.Struct(">16sQQI")
 
 
 class ClaimRequest(NamedTuple):
     """The claims that one reserve call was given, for its retry."""
 
     key_expiry_ms: int
-    claims: tuple[tuple[bytes, int], ...]  # (task id, token)
+    # Task id, token, and how many tasks: those of a run have ids and tokens that follow each other.
+    claims: tuple[tuple[bytes, int, int], ...]
 
     def encode(self) -> bytes:
-        refs = [_CLAIM_REF.pack(task_id, token >> SECRET_BITS, token & SECRET_MAX) for task_id, token in self.claims]
+        refs = [
+            _CLAIM_REF.pack(task_id, token >> SECRET_BITS, token & SECRET_MAX, count)
+            for task_id, token, count in self.claims
+        ]
         return self.key_expiry_ms.to_bytes(8, "big") + b"".join(refs)
 
     @staticmethod
     def decode(row: bytes) -> "ClaimRequest":
         refs = _CLAIM_REF.iter_unpack(row[8:])
-        claims = tuple((task_id, number << SECRET_BITS | secret) for task_id, number, secret in refs)
+        claims = tuple((task_id, number << SECRET_BITS | secret, count) for task_id, number, secret, count in refs)
         return ClaimRequest(int.from_bytes(row[:8], "big"), claims)

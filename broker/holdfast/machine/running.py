@@ -18,7 +18,7 @@ def claim_row(queue: bytes, tenant: bytes, limit_key: bytes) -> bytes:
 
 
 def split_claim_row(row: bytes) -> tuple[bytes, bytes, bytes]:
-    """Queue, tenant and limit key of a row that is not empty."""
+    """Queue, tenant and limit key of a row that names them."""
     queue, tenant, limit_key = row.split(b"\0")
     return queue, tenant, limit_key
 
@@ -32,7 +32,7 @@ class Running:
         start, stop = keys.family_start(keys.CLAIM_EXPIRY), keys.family_start(keys.CLAIM_EXPIRY + 1)
         while rows := kv.scan(start, stop, PAGE_ROWS):
             for _, row in rows:
-                if row:
+                if b"\0" in row:
                     self.came(*split_claim_row(row))
             start = rows[-1][0] + b"\0"
 

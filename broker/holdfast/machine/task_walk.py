@@ -9,7 +9,8 @@
 Nothing is read that is not needed: rows come a few at a time, and reading begins at low-water marks and where sweeps
 have got to, so that the tombstones of what is gone are not walked over.
 
-A place is the key of a row, or of the READY row that a task in the row of its sub-queue would have.
+A place is the key of a row, or of the one that a task would have by itself which is in the row of its sub-queue or in a
+run.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 from heapq import merge
 
 from holdfast.machine import keys
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import Subqueue, split_ready_row
+from holdfast.machine.ready_rows import Subqueue, place_of, split_ready_row
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Execution, Queue
+from holdfast.machine.run_rows import stretch_count
 
 SCAN_ROWS = 64
 
@@ -106,9 +109,23 @@ def _states_in_use(state: Rows, name: bytes) -> frozenset[int]:
 
 
 def _ids_at_end(state: Rows, start: bytes, stop: bytes, after: bytes) -> Iterator[Found]:
-    """Of rows whose keys end with the id of their task."""
-    for key, _ in _rows(state, start, stop, after):
-        yield key, key[-keys.TASK_ID_BYTES :]
+    """Of rows whose keys end with the id of their task, or of the last of those that they stand for."""
+    for key, row in _rows(state, start, stop, after):
+        last_id, count = key[-keys.TASK_ID_BYTES :], stretch_count(row)
+        for behind in range(count - 1, -1, -1):
+            task_id = later_task_id(last_id, -behind)
+            place = key[: -keys.TASK_ID_BYTES] + task_id
+            if place > after:
+                yield place, task_id
+
+
+def _in_line(line: bytes, key: bytes, row: bytes, after: bytes) -> Iterator[Found]:
+    """The tasks that a READY row stands for, each in its place."""
+    sequence, first_id, _, count = place_of(keys.ready_sequence(key), row)
+    for at in range(count):
+        place = keys.ready_at(line, sequence + at)
+        if place > after:
+            yield place, later_task_id(first_id, at)
 
 
 def _ready(state: Rows, queue: bytes, after: bytes) -> Iterator[Found]:
@@ -152,7 +169,7 @@ def _plain(state: Rows, name: bytes, queue: Queue, after: bytes) -> Iterator[Fou
         subqueue = keys.ready_subqueue(name, priority)
         start, stop = keys.ready_at(subqueue, queue.marks[priority]), keys.after_prefix(subqueue)
         for key, value in _rows(state, start, stop, after):
-            yield key, split_ready_row(value)[0]
+            yield from _in_line(subqueue, key, value, after)
 
 
 def _subqueues(state: Rows, name: bytes, after: bytes) -> Iterator[Found]:
@@ -165,7 +182,7 @@ def _subqueues(state: Rows, name: bytes, after: bytes) -> Iterator[Found]:
 
 def _subqueue(state: Rows, line: bytes, subqueue: Subqueue, after: bytes) -> Iterator[Found]:
     """Those in the row of the sub-queue and those with rows of their own, in the order of the line."""
-    in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, _ in subqueue.places()]
+    in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, *_ in subqueue.places()]
     own: Iterator[Found] = iter(())
     if subqueue.has_rows:
         rows = _rows(state, keys.ready_at(line, subqueue.mark), keys.after_prefix(line), after)

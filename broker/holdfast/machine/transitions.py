@@ -11,6 +11,7 @@ from holdfast.machine.entries import Claim
 from holdfast.machine.ids import make_token
 from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import (
+    CANCEL_REQUESTED,
     CANCELLED,
     CLAIMED,
     DEAD,
@@ -38,17 +39,11 @@ _UNIQUE = UNIQUE_UNTIL_DONE | UNIQUE_WHILE_WAITING
 
 
 def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+    if task.is_in_run:
+        draft.depart(task_id, task)
     state = task.state
     if state == CLAIMED:
-        queue.claimed -= 1
-        draft.delete(keys.claim_expiry(task.timer_ms, task_id))
-        if task.worker:
-            draft.add_count(keys.worker(task.worker), -1)
-            if task.flags & SUSPECT:
-                draft.add_count(keys.alone(task.worker), -1)
-        if task.tenant or task.limit_key:
-            draft.running.went(task.queue, task.tenant, task.limit_key)
-        draft.effects.freed.setdefault(task.queue, {})[task.tenant, task.limit_key] = None
+        _end_claim(draft, task_id, task, queue)
     elif state == READY:
         queue.ready -= 1
         if task.flags & SUSPECT:
@@ -70,6 +65,18 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
         draft.delete(keys.retention(task.timer_ms, task_id))
     elif state in (SUCCEEDED, CANCELLED):
         draft.delete(keys.retention(task.timer_ms, task_id))
+
+
+def _end_claim(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+    queue.claimed -= 1
+    draft.delete(keys.claim_expiry(task.timer_ms, task_id))
+    if task.worker:
+        draft.add_count(keys.worker(task.worker), -1)
+        if task.flags & SUSPECT:
+            draft.add_count(keys.alone(task.worker), -1)
+    if task.tenant or task.limit_key:
+        draft.running.went(task.queue, task.tenant, task.limit_key)
+    draft.effects.freed.setdefault(task.queue, {})[task.tenant, task.limit_key] = None
 
 
 def _enter(draft: Draft, task_id: bytes, task: Execution, state: int, timer_ms: int) -> None:
@@ -246,11 +253,21 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, entry: Claim, e
 
 def prolong_claim(draft: Draft, task_id: bytes, task: Execution, expiry_ms: int) -> None:
     """CLAIMED as before, with another expiry, but never beyond the time that the task may run."""
+    if task.is_in_run:
+        draft.depart(task_id, task)
     if task.timeout_ms:
         expiry_ms = min(expiry_ms, task.changed_ms + task.timeout_ms)
     draft.delete(keys.claim_expiry(task.timer_ms, task_id))
     _arm_lease(draft, task_id, task, expiry_ms)
     task.timer_ms = expiry_ms
+    draft.save(task_id, task)
+
+
+def request_cancel(draft: Draft, task_id: bytes, task: Execution) -> None:
+    """CLAIMED as before; its holder will be told."""
+    if task.is_in_run:
+        draft.depart(task_id, task)
+    task.flags |= CANCEL_REQUESTED
     draft.save(task_id, task)
 
 

@@ -27,6 +27,7 @@ from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
+from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import (
     KEEP_PRIORITY,
@@ -41,16 +42,18 @@ from holdfast.machine.operator_entries import (
 from holdfast.machine.ready_lines import read_ages, read_rows, read_subqueue
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
 from holdfast.machine.running import Running
-from tests.unit.machine.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model
+from tests.unit.machine.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model, ids_from
 from tests.unit.machine.machine_model_task import check_budgets
 from tests.unit.machine.machine_picture import (
     Answer,
     Place,
-    answer_of,
+    answers_of,
+    as_single_tasks,
     marks_for,
     picture_of,
     ready_places,
     reported,
+    single_claims,
     suspect_places,
     suspects_told,
 )
@@ -92,6 +95,23 @@ new_tasks = st.builds(
     result_ttl_ms=st.sampled_from((0, 20, 300)),
     envelope=st.binary(max_size=4),
 )
+new_runs = st.builds(
+    lambda payloads, **fields: NewRun(
+        sizes=pack_sizes([len(payload) for payload in payloads]), payloads=b"".join(payloads), **fields
+    ),
+    st.lists(st.binary(max_size=3), min_size=1, max_size=7),
+    queue=queue_names,
+    priority=st.sampled_from((0, 4, 9)),
+    request_id=st.sampled_from((b"", b"run", b"run 2")),
+    dedup_window_ms=st.sampled_from((5, WINDOW_MS, 500)),
+    max_attempts=st.integers(1, 3),
+    max_claims=st.integers(1, 3),
+    result_ttl_ms=st.sampled_from((0, 20, 300)),
+    type=st.sampled_from((b"send", b"")),
+    flags=st.sampled_from((0, rows.HAS_RETRY)),
+    timeout_ms=st.sampled_from((0, 0, 12, 100)),
+    header=st.binary(max_size=3),
+)
 # Which tasks or claims an entry is about: the n-th of those that fit the entry, or of all that ever were.
 picks = st.lists(st.tuples(st.sampled_from((True, True, False)), st.integers(0, 12)), min_size=1, max_size=3)
 Picks = list[tuple[bool, int]]
@@ -111,6 +131,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.term = 1
         self.known_ids: list[bytes] = []
         self.known_claims: list[tuple[bytes, int]] = []
+        self.known_slices: list[tuple[bytes, int, int]] = []  # the same that were claimed together, and how many
 
     # What a leader does.
 
@@ -135,7 +156,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         done = self.machine.apply(self.machine.meta.applied_index + 1, self.term, read_back)
         effects = self.machine.commit()
         after = self.kv.rows()
-        answers = [answer_of(outcome) for outcome in done]
+        answers = answers_of(done)
         expected = self.model.apply(entry)
         assert len(answers) == len(expected)
         for answer, wanted in zip(answers, expected, strict=True):
@@ -154,7 +175,13 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert {(queue, *pair) for queue, pairs in effects.freed.items() for pair in pairs} == set(ended.values())
         self.log.append((self.term, data, answers, state_hash(self.kv)))
         self.known_ids += [outcome.task_id for outcome in accepted_in(done) if not outcome.duplicate]
-        claimed = [outcome for outcome in done if isinstance(outcome, outcomes.Claimed)]
+        if isinstance(entry, entries.EnqueueRuns):
+            for new, outcome in zip(entry.runs, done, strict=True):
+                if isinstance(outcome, outcomes.AcceptedRun) and not outcome.duplicate:
+                    self.known_ids += ids_from(outcome.task_id, new.tasks)
+        claimed = [claim for done_ in done if isinstance(done_, outcomes.Claimed) for claim in single_claims(done_)]
+        slices = [done_ for done_ in done if isinstance(done_, outcomes.Claimed) and done_.tasks > 1]
+        self.known_slices += [(claim.task_id, claim.token, claim.tasks) for claim in slices]
         new_claims = [(claim.task_id, claim.token) for claim in claimed]
         self.known_claims += [claim for claim in new_claims if claim not in self.known_claims]
         assert [token for _, token in self.known_claims] == sorted({token for _, token in self.known_claims})
@@ -187,8 +214,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     def check_effects(self, effects: Effects, before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
         """What a leader learns is enough to keep its timers without reading the state."""
-        new = after.keys() - before.keys()
-        assert [tuple(timing) for timing in effects.timings] == self.model.timings
+        new = as_single_tasks(after).keys() - as_single_tasks(before).keys()
+        assert [timing[:-1] for timing in effects.timings for _ in range(timing.tasks)] == self.model.timings
         died = {key[1:].split(b"\0", 1)[0] for key in new if key[0] == keys.DEAD}
         assert effects.died == died
         changed = {key for key in after if key[0] == keys.SETTINGS and before.get(key) != after[key]}
@@ -196,7 +223,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         posted = {keys.outbox_place(key)[0] for key in new if key[0] == keys.OUTBOX}
         assert posted == effects.outbox
         ended = {key[-16:] for key in new if key[0] == keys.RETENTION}
-        assert ended == set(effects.finished)
+        assert ended == {*effects.finished, *(one for range_ in effects.finished_ranges for one in ids_from(*range_))}
         reported = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,
                 keys.KEY_EXPIRY: effects.key_expiry_ms, keys.START_BY: effects.start_by_ms}  # fmt: skip
         for key in new:
@@ -212,14 +239,15 @@ class MachineAgainstModel(RuleBasedStateMachine):
     ) -> None:
         """A leader that adds what became ready and takes away what left or what it claimed knows the ready lines."""
         known, gone = reported(effects)
-        claimed = {outcome.task_id for outcome in done if isinstance(outcome, outcomes.Claimed)}
+        claimed = claimed_in(done)
         expected = {place for place in ready_places(before) | known if place[1].task_id not in claimed} - gone
         assert expected == ready_places(after)
         came, left = suspects_told(effects)
         suspects = {place for place in suspect_places(before).items() | came if place[1] not in claimed} - left
         assert suspects == suspect_places(after).items()
-        sizes = {(ready.task_id, ready.size_bytes) for ready in (*effects.ready, *effects.withdrawn)}
-        assert sizes <= {(task.id, len(task.new.envelope)) for task in self.model.tasks.values()}
+        sizes = {task.id: len(task.new.envelope) for task in self.model.tasks.values()}
+        for ready in (*effects.ready, *effects.withdrawn):
+            assert ready.size_bytes == max(sizes[task_id] for task_id in ids_from(ready.task_id, ready.tasks))
 
     def ready_line(self, queue: bytes) -> list[Place]:
         """The ready tasks of a queue, read as a leader does: sub-queue by sub-queue, from the low-water marks on."""
@@ -249,7 +277,11 @@ class MachineAgainstModel(RuleBasedStateMachine):
         else:
             found, is_all = read_subqueue(self.kv, line, mark, 1000)
             assert is_all
-        return [Place(*subqueue, sequence, task_id) for sequence, task_id, _ in found]
+        return [
+            Place(*subqueue, sequence + at, one)
+            for sequence, task_id, _, count in found
+            for at, one in enumerate(ids_from(task_id, count))
+        ]
 
     def any_in(self, *states: int) -> bool:
         return any(task.state in states for task in self.model.tasks.values())
@@ -281,14 +313,17 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def timers_fire(self, passed_ms: int, count: int) -> None:
         """What is due by the leader's clock, read from the indexes ordered by time."""
         self.time_passes(passed_ms, 0)
-        expired = [key[-16:] for key in self.due(keys.CLAIM_EXPIRY, count)]
+        ranges = self.machine.reader.ranges_at([key[-16:] for key in self.due(keys.CLAIM_EXPIRY, count)])
+        expired = [task_id for range_ in ranges for task_id in ids_from(*range_)]
         items = [self.expiry_of(task_id, self.model.tasks[task_id].token) for task_id in expired]
         self.propose(entries.Expire(self.stamp_ms, KEEP_MS, DEAD_KEEP_MS, items))
         self.propose(entries.Promote(self.stamp_ms, [key[-16:] for key in self.due(keys.DUE, count)]))
         self.propose(
             TtlExpire(self.stamp_ms, DEAD_KEEP_MS, b"late", [key[-16:] for key in self.due(keys.START_BY, count)])
         )
-        self.propose(entries.Purge(self.stamp_ms, [key[-16:] for key in self.due(keys.RETENTION, count)]))
+        ended = self.machine.reader.ranges_at([key[-16:] for key in self.due(keys.RETENTION, count)])
+        self.propose(entries.Purge(self.stamp_ms, [range_.task_id for range_ in ended[:1]]))
+        self.propose(entries.PurgeRanges(self.stamp_ms, ended[1:]))
         forgotten = [ExpiringKey(*keys.timed(key)) for key in self.due(keys.KEY_EXPIRY, count)]
         self.propose(entries.ExpireKeys(self.stamp_ms, forgotten))
 
@@ -325,6 +360,18 @@ class MachineAgainstModel(RuleBasedStateMachine):
     @rule(tasks=st.lists(new_tasks, min_size=1, max_size=3))
     def enqueue(self, tasks: list[NewTask]) -> None:
         self.propose(entries.Enqueue(self.stamp_ms, self.dated(tasks)))
+
+    @rule(runs=st.lists(new_runs, min_size=1, max_size=2))
+    def enqueue_runs(self, runs: list[NewRun]) -> None:
+        self.propose(entries.EnqueueRuns(self.stamp_ms, runs))
+
+    @precondition(lambda self: self.known_claims)
+    @rule(picked=picks, count=st.integers(1, 5))
+    def ack_ranges(self, picked: Picks, count: int) -> None:
+        """Slices as they were claimed, the newest first; or so many tasks from any claim on."""
+        newest = [entries.AckRange(*slice_) for slice_ in reversed(self.known_slices)]
+        others = [entries.AckRange(*claim, count) for claim in self.claims_like(picked)]
+        self.propose(entries.AckRanges(self.stamp_ms, KEEP_MS, choose(picked, newest, others)))
 
     def dated(self, tasks: Iterable[NewTask]) -> list[NewTask]:
         clock_ms = self.clock_ms
@@ -374,8 +421,12 @@ class MachineAgainstModel(RuleBasedStateMachine):
         key_expiry_ms = self.clock_ms + 100
         worker = b"worker of " + request_id if request_id else WORKERS[count % 3]
         expiry_ms = self.clock_ms + lease_ms
-        entry = entries.Claim(self.stamp_ms, expiry_ms, worker, request_id, key_expiry_ms, chosen + extra, marks)
+        firsts, counts = in_slices(chosen) if secret % 2 else (chosen, [])
+        wanted = firsts + extra
+        entry = entries.Claim(self.stamp_ms, expiry_ms, worker, request_id, key_expiry_ms, wanted, marks)
         entry.secret = secret
+        if counts:
+            entry.counts = counts + [1 + turn % 2] * len(extra)
         if turn % 2:
             entry.type_expiries[b"send"] = expiry_ms + 7
         for scope, name in ((keys.SCOPE_QUEUE, b""), (keys.SCOPE_TENANT, b"blue"))[: turn % 3]:
@@ -570,8 +621,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
         claimed: set[bytes] = set()
         for index, (term, data, answers, hashed) in enumerate(self.log, start=1):
             done = machine.apply(index, term, entries.decode(data))
-            assert [answer_of(outcome) for outcome in done] == answers
-            claimed |= {outcome.task_id for outcome in done if isinstance(outcome, outcomes.Claimed)}
+            assert answers_of(done) == answers
+            claimed |= claimed_in(done)
             if commits_behind(index) or index == len(self.log):
                 before = ready_places(kv.rows())
                 known, gone = reported(machine.commit())
@@ -582,6 +633,24 @@ class MachineAgainstModel(RuleBasedStateMachine):
                 claimed = set()
                 if restarts:
                     machine = Machine(kv, shard=1, incarnation=1)
+
+
+def claimed_in(done: Iterable[outcomes.Outcome]) -> set[bytes]:
+    claims = [outcome for outcome in done if isinstance(outcome, outcomes.Claimed)]
+    return {task_id for claim in claims for task_id in ids_from(claim.task_id, claim.tasks)}
+
+
+def in_slices(task_ids: list[bytes]) -> tuple[list[bytes], list[int]]:
+    """The same tasks, those whose ids follow each other together."""
+    firsts: list[bytes] = []
+    counts: list[int] = []
+    for task_id in task_ids:
+        if firsts and ids_from(firsts[-1], counts[-1] + 1)[-1] == task_id:
+            counts[-1] += 1
+        else:
+            firsts.append(task_id)
+            counts.append(1)
+    return firsts, counts
 
 
 def accepted_in(done: Iterable[outcomes.Outcome]) -> Iterable[outcomes.Accepted]:

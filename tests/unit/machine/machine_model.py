@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.machine import entries, keys, operator_entries, rows
 from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExpiringKey, ExtendItem, FailItem
+from holdfast.machine.new_runs import NewRun
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine.machine_model_task import Subqueue, Task
@@ -18,6 +19,25 @@ ENDED = (SUCCEEDED, CANCELLED, DEAD)
 WAITING = (READY, DELAYED, RETRY_PENDING)
 PAUSE_MS = 600_000
 STATES_WITH_KEY = {rows.UNIQUE_UNTIL_DONE: (*WAITING, CLAIMED), rows.UNIQUE_WHILE_WAITING: WAITING}
+
+
+def ids_from(task_id: bytes, count: int) -> list[bytes]:
+    return [(int.from_bytes(task_id, "big") + at).to_bytes(16, "big") for at in range(count)]
+
+
+def tasks_of(new: NewRun) -> list[NewTask]:
+    """A run, told task by task. Payloads are shorter than 128 bytes here."""
+    tasks, at = [], 0
+    for place in range(0, len(new.sizes), 4):
+        payload = new.payloads[at : (at := at + int.from_bytes(new.sizes[place : place + 4], "big"))]
+        envelope = new.header + (bytes((26, len(payload))) + payload if payload else b"")
+        tasks.append(
+            NewTask(
+                new.queue, new.priority, b"", b"", new.dedup_window_ms, 0, new.max_attempts, new.max_claims,
+                new.result_ttl_ms, envelope, new.type, flags=new.flags, timeout_ms=new.timeout_ms,
+            )
+        )  # fmt: skip
+    return tasks
 
 
 class Model:
@@ -51,6 +71,9 @@ class Model:
             entries.Receive: self._receive,
             entries.Delivered: self._delivered,
             entries.Claim: self._claim,
+            entries.EnqueueRuns: self._enqueue_runs,
+            entries.AckRanges: self._ack_ranges,
+            entries.PurgeRanges: self._purge_ranges,
             operator_entries.DealShares: self._deal_shares,
         }
         if type(entry) in wholes:
@@ -112,6 +135,22 @@ class Model:
 
     def _enqueue(self, new: NewTask, _: entries.Enqueue) -> Answer:
         return "REQUEST_ID_CONFLICT" if self._conflict([new]) else ("Accepted", *self._accept(new))
+
+    def _enqueue_runs(self, entry: entries.EnqueueRuns) -> list[Answer]:
+        """Task by task, but that the request id is of all of them, and stands for the first."""
+        answers: list[Answer] = []
+        for new in entry.runs:
+            tasks = tasks_of(new)
+            known = self._request(tasks[0]._replace(request_id=new.request_id))
+            if known is not None:
+                answers.append(("AcceptedRun", known[0], True))
+                continue
+            first, *_ = [self._make(task) for task in tasks]
+            if new.request_id:
+                handle = ("request", new.queue, new.request_id)
+                self.memory[handle] = (first, new.dedup_window_ms, 0), self.now_ms + new.dedup_window_ms
+            answers.append(("AcceptedRun", first, False))
+        return answers
 
     def _conflict(self, tasks: Iterable[NewTask], ending: bytes = b"") -> bool:
         """Whether one of these has a request id that stands for another content, also for that of one before it."""
@@ -264,17 +303,22 @@ class Model:
     def _claim(self, entry: entries.Claim) -> list[Answer]:
         for level in entry.levels:
             self.memory["bucket", *level[:3]] = level[3:5], level.full_ms
+        wanted = [
+            task_id
+            for first_id, count in zip(entry.task_ids, entry.counts or [1] * len(entry.task_ids), strict=True)
+            for task_id in ids_from(first_id, count)
+        ]
         handle = ("reserve", entry.worker, entry.request_id)
         before = self.memory[handle][0] if handle in self.memory else ()
         held = [
             task_id for task_id, token in before if (task := self._held(task_id, token)) and task.timer_ms > self.now_ms
         ]
         if entry.request_id and held:
-            for task_id in entry.task_ids:
+            for task_id in wanted:
                 if task_id in self.tasks:
                     self.totals[self.tasks[task_id].new.queue]["mark_version"] += 1
             return [self._granted(task_id) for task_id in held]
-        answers = [self._claim_one(task_id, entry) for task_id in entry.task_ids]
+        answers = [self._claim_one(task_id, entry) for task_id in wanted]
         given = [(answer[1], answer[2]) for answer in answers if not isinstance(answer, str)]
         for mark in entry.marks:
             if mark.queue in self.totals and self.totals[mark.queue]["mark_version"] == mark.mark_version:
@@ -325,7 +369,7 @@ class Model:
         first: Answer = answer
         return first if (task_id, first[:1]) == (item.task_id, (kind,)) else self._refusal(item.task_id, code)
 
-    def _ack(self, item: AckItem, entry: entries.Ack | entries.AckAway) -> Answer:
+    def _ack(self, item: AckItem, entry: entries.Ack | entries.AckAway | entries.AckRanges) -> Answer:
         task = self._held(item.task_id, item.token)
         if task is None:
             done = self.tasks.get(item.task_id)
@@ -357,6 +401,19 @@ class Model:
         if task.had_follow_ups:
             self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
         return answer
+
+    def _ack_ranges(self, entry: entries.AckRanges) -> list[Answer]:
+        answers: list[Answer] = []
+        for task_id, token, count in entry.ranges:
+            items = [AckItem(one, token + (at << 64), None, ()) for at, one in enumerate(ids_from(task_id, count))]
+            each = [self._ack(item, entry) for item in items]
+            answers.append(("AckedRange", tuple((at, code) for at, code in enumerate(each) if isinstance(code, str))))
+        return answers
+
+    def _purge_ranges(self, entry: entries.PurgeRanges) -> list[Answer]:
+        nobody = entries.Purge(entry.now_ms, [])
+        each = [[self._purge(one, nobody) for one in ids_from(*item)] for item in entry.ranges]
+        return [("Changed", sum(not isinstance(answer, str) for answer in answers)) for answers in each]
 
     def _fail(self, item: FailItem, entry: entries.Fail) -> Answer:
         task = self._held(item.task_id, item.token)

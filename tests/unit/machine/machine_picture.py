@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.machine import keys, outcomes, ready_rows, rows
-from holdfast.machine.effects import Effects
+from holdfast.machine import keys, outcomes, ready_rows, rows, run_rows
+from holdfast.machine.effects import Effects, ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
+from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.running import split_claim_row
+from holdfast.machine.runs import index_row
 
 # (name of the outcome, its fields…), or the code of a rejection
 Answer = tuple[Any, ...] | str
@@ -52,7 +54,33 @@ def handle_of(key: bytes) -> Handle:
 
 def fields_of(row: object) -> dict[str, Any]:
     names: tuple[str, ...] = type(row).__slots__  # type: ignore[attr-defined]
-    return {name: getattr(row, name) for name in names if not name.startswith("_")}
+    return {name: getattr(row, name) for name in names if not name.startswith("_") and name != "is_in_run"}
+
+
+def as_single_tasks(state: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The same state, if all tasks that are in runs had rows of their own: nobody can tell the one from the other."""
+    runs = {key[1:]: run_rows.Run.decode(row) for key, row in state.items() if key[0] == keys.RUN}
+    single = {key: row for key, row in state.items() if key[0] not in (keys.RUN, keys.RUN_PAYLOADS)}
+    for last, run in runs.items():
+        for start, stretch in run.spans():
+            row = index_row(run, start, stretch)
+            if row is not None:
+                del single[row[0]]
+        payloads = state.get(keys.run_payloads(int.from_bytes(last, "big")))
+        for place in range(run.count):
+            task, task_id = run.execution(place), run.id_at(place)
+            if task is None:
+                continue
+            single[keys.execution(task_id)] = task.encode()
+            if task.state in (rows.READY, rows.CLAIMED):
+                assert payloads is not None
+                single[keys.envelope(task_id)] = run_rows.RunPayloads(payloads).envelope(place)
+            if task.state == rows.READY:
+                single[keys.ready(task.queue, task.priority, task.sequence)] = task_id + bytes(4)
+            else:
+                timed = keys.claim_expiry if task.state == rows.CLAIMED else keys.retention
+                single[timed(task.timer_ms, task_id)] = b""
+    return single
 
 
 def remembered(key: bytes, row: bytes) -> Any:
@@ -60,7 +88,8 @@ def remembered(key: bytes, row: bytes) -> Any:
         dedup = rows.Dedup.decode(row)
         return dedup.task_id, dedup.window_ms, dedup.digest
     if key[0] == keys.CLAIM_REQUEST:
-        return rows.ClaimRequest.decode(row).claims
+        claims = rows.ClaimRequest.decode(row).claims
+        return tuple(pair for task_id, token, tasks in claims for pair in claims_of(task_id, token, tasks))
     if key[0] == keys.BUCKET:
         return rows.Bucket.decode(row)[:2]
     if key[0] == keys.DISCARD:
@@ -75,7 +104,12 @@ def remembered(key: bytes, row: bytes) -> Any:
     return task_id, answers[kind]
 
 
-def picture_of(state: dict[bytes, bytes]) -> dict[str, Any]:
+def claims_of(task_id: bytes, token: int, tasks: int) -> list[tuple[bytes, int]]:
+    return [(later_task_id(task_id, at), later_token(token, at)) for at in range(tasks)]
+
+
+def picture_of(with_runs: dict[bytes, bytes]) -> dict[str, Any]:
+    state = as_single_tasks(with_runs)
     families: dict[int, list[tuple[bytes, bytes]]] = {family: [] for family in keys.FAMILIES}
     for key in sorted(state):
         families[key[0]].append((key, state[key]))
@@ -185,12 +219,38 @@ def answer_of(outcome: outcomes.Outcome) -> Answer:
     return outcome.code if isinstance(outcome, Rejection) else (type(outcome).__name__, *outcome)
 
 
+def answers_of(done: Iterable[outcomes.Outcome]) -> list[Answer]:
+    """One for each task that was claimed, and what was refused of ranges by its code."""
+    answers: list[Answer] = []
+    for outcome in done:
+        if isinstance(outcome, outcomes.Claimed):
+            answers += [answer_of(claim)[:-1] for claim in single_claims(outcome)]
+        elif isinstance(outcome, outcomes.AckedRange):
+            answers.append(("AckedRange", tuple((at, refusal.code) for at, refusal in outcome.refused)))
+        else:
+            answers.append(answer_of(outcome))
+    return answers
+
+
+def single_claims(claimed: outcomes.Claimed) -> list[outcomes.Claimed]:
+    pairs = claims_of(claimed.task_id, claimed.token, claimed.tasks)
+    return [claimed._replace(task_id=task_id, token=token, tasks=1) for task_id, token in pairs]
+
+
+def single_ready(task: ReadyTask) -> list[ReadyTask]:
+    return [
+        task._replace(sequence=task.sequence + at, task_id=later_task_id(task.task_id, at), tasks=1)
+        for at in range(task.tasks)
+    ]
+
+
 def reported(effects: Effects) -> tuple[Window, Window]:
     """What became ready and what left the line without a claim."""
     ready, withdrawn = (
         {
             (place.queue, Place(place.priority, place.tenant, place.limit_key, place.sequence, place.task_id))
-            for place in places
+            for slice_ in places
+            for place in single_ready(slice_)
             if not place.is_suspect
         }
         for places in (effects.ready, effects.withdrawn)
@@ -236,13 +296,13 @@ def ready_tasks(state: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, b
         if key[0] == keys.READY:
             yield key, ready_rows.split_ready_row(row)[0]
         elif key[0] == keys.SUBQUEUE:
-            for sequence, task_id, _ in ready_rows.Subqueue.decode(row).places():
+            for sequence, task_id, *_ in ready_rows.Subqueue.decode(row).places():
                 yield keys.ready_at(keys.line_of_subqueue(key), sequence), task_id
 
 
 def ready_places(state: dict[bytes, bytes]) -> Window:
     places = set()
-    for key, task_id in ready_tasks(state.items()):
+    for key, task_id in ready_tasks(as_single_tasks(state).items()):
         queue, rest = key[1:-8].split(b"\0", 1)
         tenant, limit_key, _ = rest[1:].split(b"\0")
         places.add((queue, Place(9 - rest[0], tenant, limit_key, keys.ready_sequence(key), task_id)))

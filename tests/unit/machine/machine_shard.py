@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.machine import draft, entries, keys, outcomes, ready_lines, ready_rows, rows
+from holdfast.machine import draft, entries, keys, outcomes, ready_lines, ready_rows, rows, runs
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AckItem,
@@ -17,6 +17,7 @@ from holdfast.machine.entries import (
     FailItem,
     Mark,
 )
+from holdfast.machine.handlers import runs as run_handlers
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
@@ -200,7 +201,7 @@ class Shard:
         subqueue = keys.ready_subqueue(queue, priority, tenant, limit_key)
         is_plain = not tenant and not limit_key
         found = read_rows(self.kv, subqueue, 0, 1000) if is_plain else read_subqueue(self.kv, subqueue, 0, 1000)[0]
-        return [task_id for _, task_id, _ in found]
+        return [task_id for _, task_id, *_ in found]
 
     def subqueue(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> ready_rows.Subqueue | None:
         row = self.kv.get(keys.subqueue(QUEUE, priority, tenant, limit_key))
@@ -247,5 +248,8 @@ def use_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready_rows, "SUBQUEUE_TASKS_MAX", 2)
     for module in (ready_rows, ready_lines, draft):
         monkeypatch.setattr(module, "AGE_PAGE_PLACES", 4)
+    for limit, tasks_max in {"RUN_TASKS_MAX": 5, "RUN_BYTES_MAX": 12}.items():
+        monkeypatch.setattr(run_handlers, limit, tasks_max)
+    monkeypatch.setattr(runs, "RUNS_CACHED_MAX", 2)
     for cache, entries_max in {"AGE_PAGES": 2, "SUBQUEUES": 3, "TASKS": 5}.items():
         monkeypatch.setattr(draft, f"{cache}_CACHED_MAX", entries_max)

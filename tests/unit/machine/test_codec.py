@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from holdfast.machine import entries, ids, keys, operator_entries, ready_rows, rows
 from holdfast.machine.entries import (
     AckItem,
+    AckRange,
     BucketLevel,
     ClaimRef,
     Entry,
@@ -20,7 +21,9 @@ from holdfast.machine.entries import (
     FailItem,
     Mark,
     RemoteFollowUp,
+    TaskRange,
 )
+from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateItem
 from holdfast.machine.packing import DecodeError
@@ -79,6 +82,32 @@ def fire_schedule(fired: list[tuple[int, NewTask]], **fields: Any) -> operator_e
     return operator_entries.FireSchedule(ticks=ticks, tasks=tasks, **fields)
 
 
+def slices_claim(slices: list[tuple[bytes, int]], now_ms: int) -> entries.Claim:
+    """A claim of slices of runs."""
+    counts = [count for _, count in slices]
+    return entries.Claim(now_ms, 0, b"", b"", 0, [task_id for task_id, _ in slices], [], counts=counts)
+
+
+def new_run(payloads: list[bytes], **fields: Any) -> NewRun:
+    sizes = pack_sizes([len(payload) for payload in payloads])
+    return NewRun(sizes=sizes, payloads=b"".join(payloads), **fields)
+
+
+new_runs = st.builds(
+    new_run,
+    st.lists(blobs, min_size=1, max_size=4),
+    queue=queues,
+    priority=priorities,
+    request_id=names,
+    dedup_window_ms=u64,
+    max_attempts=u32,
+    max_claims=u32,
+    result_ttl_ms=u64,
+    type=names,
+    flags=u16,
+    timeout_ms=u32,
+    header=blobs,
+)
 away_items = st.builds(
     AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), some(remote_follow_ups).map(tuple)
 )
@@ -97,7 +126,8 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         some(st.builds(BucketLevel, queues, u8, names, u64, u64, u64)),
         st.dictionaries(names, u64, max_size=3),
         u64,
-    ),
+    )
+    | st.builds(slices_claim, some(st.tuples(task_ids, u32)), u64),
     entries.Ack: st.builds(entries.Ack, u64, u64, some(ack_items)),
     entries.Fail: st.builds(
         entries.Fail, u64, u64, u64, some(st.builds(FailItem, task_ids, u128, u64, u8, blobs, blobs))
@@ -138,6 +168,9 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         overlap=u8,
     ),
     operator_entries.DealShares: st.builds(operator_entries.DealShares, u64, queues, u8, some(st.tuples(u16, blobs))),
+    entries.EnqueueRuns: st.builds(entries.EnqueueRuns, u64, some(new_runs)),
+    entries.AckRanges: st.builds(entries.AckRanges, u64, u64, some(st.builds(AckRange, task_ids, u128, u32))),
+    entries.PurgeRanges: st.builds(entries.PurgeRanges, u64, some(st.builds(TaskRange, task_ids, u32))),
 }
 # Stored in every log: a number is never changed or given to another kind.
 KIND_NUMBERS = {
@@ -147,6 +180,7 @@ KIND_NUMBERS = {
     entries.RaiseLevel: 15, entries.SetQueue: 16, entries.AckAway: 17, entries.Receive: 18, entries.Delivered: 19,
     operator_entries.UpdateTasks: 20, operator_entries.TtlExpire: 21, operator_entries.PutSchedule: 22,
     operator_entries.DropSchedule: 23, operator_entries.FireSchedule: 24, operator_entries.DealShares: 25,
+    entries.EnqueueRuns: 26, entries.AckRanges: 27, entries.PurgeRanges: 28,
 }  # fmt: skip
 any_entry = st.one_of(list(ENTRIES.values()))
 
@@ -172,6 +206,7 @@ def test_an_entry_is_read_back_as_written(kind: type[Entry]) -> None:
 FULL_TASK = NewTask(
     b"queue", 9, b"tenant", b"request", 5, 1, 2, 3, 4, b"envelope", b"type", b"limit", b"unique", 6, 7, 8, 9
 )  # fmt: skip
+FULL_RUN = NewRun(b"queue", 9, b"request", 5, 1, 2, 3, b"type", 4, 6, b"header", pack_sizes([1, 2]), b"abb")
 MARKS = [Mark(b"queue", 1, 2, 3), Mark(b"queue", 1, 2, 3, b"tenant", b"limit")]
 LEVELS = [BucketLevel(b"queue", keys.SCOPE_TENANT, b"tenant", 1, 2, 3)] * 2
 FULL_ENTRIES: list[Entry] = [
@@ -202,6 +237,9 @@ FULL_ENTRIES: list[Entry] = [
     operator_entries.DropSchedule(1, b"queue", b"name"),
     operator_entries.FireSchedule(1, b"queue", b"name", 2, 3, 4, 1, [5, 6], [FULL_TASK, FULL_TASK]),
     operator_entries.DealShares(1, b"queue", 2, [(3, b"share"), (4, b"")]),
+    entries.EnqueueRuns(1, [FULL_RUN, FULL_RUN]),
+    entries.AckRanges(1, 2, [AckRange(bytes(16), 1, 2)]),
+    entries.PurgeRanges(1, [TaskRange(bytes(16), 2)]),
 ]
 
 
@@ -229,7 +267,7 @@ def test_an_entry_with_bytes_behind_it_is_refused(entry: Entry, more: bytes) -> 
         entries.decode(entries.encode(entry) + more)
 
 
-@pytest.mark.parametrize("kind", [0, 26, 99, 255])
+@pytest.mark.parametrize("kind", [0, 29, 99, 255])
 def test_an_unknown_kind_is_refused_by_number(kind: int) -> None:
     with pytest.raises(DecodeError, match=f"kind {kind}"):
         entries.decode(bytes([kind]) + bytes(30))
@@ -319,7 +357,7 @@ named_rows = st.one_of(
     st.builds(rows.Dedup, task_ids, u64, u64, u64),
     st.builds(rows.Recent, task_ids, u8, u8, u64, some(st.tuples(task_ids, st.booleans(), u8)).map(tuple)),
     st.builds(rows.Report, u8, blobs),
-    st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u128)).map(tuple)),
+    st.builds(rows.ClaimRequest, u64, some(st.tuples(task_ids, u128, u32)).map(tuple)),
     st.builds(rows.Settings, u64, blobs, u64),
     st.builds(rows.OutboxMessage, u64, blobs),
     st.builds(rows.Outbox, u64, u64),
@@ -339,9 +377,11 @@ def test_a_row_is_read_back_as_written(row: Any) -> None:
 
 
 @quick
-@given(task_ids, u32)
-def test_a_ready_row_is_read_back_as_written(task_id: bytes, size_bytes: int) -> None:
-    assert ready_rows.split_ready_row(ready_rows.ready_row(task_id, size_bytes)) == (task_id, size_bytes)
+@given(task_ids, u32, st.integers(1, 1000))
+def test_a_ready_row_is_read_back_as_written(task_id: bytes, size_bytes: int, tasks: int) -> None:
+    row = ready_rows.ready_row(task_id, size_bytes, tasks)
+    assert ready_rows.split_ready_row(row) == (task_id, size_bytes, tasks)
+    assert ready_rows.place_of(2000, row) == (2001 - tasks, task_id, size_bytes, tasks)
 
 
 def test_stored_numbers_of_states_and_reasons() -> None:

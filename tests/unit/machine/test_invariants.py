@@ -5,11 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.machine import entries, ids, keys, ready_rows, rows
-from holdfast.machine.entries import BucketLevel, Mark
+from holdfast.machine.entries import AckRange, BucketLevel, Mark
 from holdfast.machine.hashing import state_hash
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
+from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.operator_entries import DealShares, PutSchedule
+from holdfast.machine.outcomes import AcceptedRun, Claimed
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from holdfast.machine.running import claim_row
 from tests.unit.machine.machine_shard import (
@@ -40,9 +43,22 @@ def busy_shard() -> Shard:
     shard.apply(entries.Delivered(shard.now_ms, 2, 1))
     shard.apply(entries.Receive(shard.now_ms, 3, 1, 1, DEAD_KEEP_MS, [new_task()]))
     limit_and_date(shard)
+    claim_of_a_run(shard)
     first = shard.task(shard.line()[0])
     shard.claim_all(marks=(Mark(QUEUE, shard.queue().mark_version, 4, first.sequence),))
     return shard
+
+
+def claim_of_a_run(shard: Shard) -> None:
+    """A run of which one task has departed, others are claimed or done, and the rest is ready."""
+    new = NewRun(QUEUE, 4, b"", 0, 3, 5, 0, b"send", 0, 0, b"", pack_sizes([1] * 6), b"abcdef")
+    (run,) = shard.apply(entries.EnqueueRuns(shard.now_ms, [new]))
+    assert isinstance(run, AcceptedRun)
+    times = shard.now_ms, shard.now_ms + LEASE_MS, b"", b"", shard.now_ms + KEEP_MS
+    (claimed,) = shard.apply(entries.Claim(*times, [run.task_id], [], counts=[4]))
+    assert isinstance(claimed, Claimed)
+    shard.apply(entries.AckRanges(shard.now_ms, KEEP_MS, [AckRange(run.task_id, claimed.token, 2)]))
+    shard.cancel(later_task_id(run.task_id, 5))
 
 
 def limit_and_date(shard: Shard) -> None:

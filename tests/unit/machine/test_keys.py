@@ -27,6 +27,7 @@ DOCUMENTED = {
     "SCHEDULE": 0x0E, "SETTINGS": 0x0F, "QUEUE": 0x10, "OUTBOX": 0x11, "INBOX": 0x12, "REPORT": 0x13,
     "CLAIM_REQUEST": 0x14, "WORKER": 0x15, "BUCKET": 0x17, "UNIQUE": 0x18, "ATTEMPTS": 0x19,
     "START_BY": 0x1A, "SCHEDULE_DUE": 0x1B, "DISCARD": 0x1C, "SHARE": 0x1D, "SUSPECT": 0x1E, "ALONE": 0x1F,
+    "RUN": 0x20, "RUN_PAYLOADS": 0x21,
 }  # fmt: skip
 
 
@@ -70,6 +71,8 @@ def test_the_table_of_families_is_complete_and_its_numbers_are_unique() -> None:
         (keys.SCHEDULE, keys.schedule(b"q", b"n")),
         (keys.SCHEDULE_DUE, keys.schedule_due(0, b"q", b"n")),
         (keys.DISCARD, keys.discard(0, bytes(16))),
+        (keys.RUN, keys.run(0)),
+        (keys.RUN_PAYLOADS, keys.run_payloads(0)),
         (keys.SHARE, keys.share(b"q", 1, 2**16 - 1)),
     ],
 )

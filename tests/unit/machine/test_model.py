@@ -6,8 +6,10 @@ from random import Random
 import pytest
 from hypothesis import settings
 
+from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY
+from holdfast.machine.rows import HAS_RETRY
 from tests.long import IS_LONG
 from tests.unit.machine.machine_against_model import (
     LIMIT_KEYS,
@@ -58,6 +60,30 @@ def some_tasks(rng: Random, count_max: int) -> list[NewTask]:
     ]
 
 
+def some_runs(rng: Random) -> list[NewRun]:
+    runs = []
+    for _ in range(rng.randint(1, 2)):
+        payloads = [rng.randbytes(rng.randrange(4)) for _ in range(rng.randint(1, 12))]
+        runs.append(
+            NewRun(
+                queue=rng.choice(QUEUES),
+                priority=rng.choice((0, 4, 9)),
+                request_id=rng.choice((b"", b"run %d" % rng.randrange(6))),
+                dedup_window_ms=rng.choice((5, WINDOW_MS, 500)),
+                max_attempts=rng.randint(1, 4),
+                max_claims=rng.randint(2, 5),
+                result_ttl_ms=rng.choice((0, 20, 300)),
+                type=rng.choice((b"send", b"")),
+                flags=rng.choice((0, HAS_RETRY)),
+                timeout_ms=rng.choice((0, 0, 12, 100)),
+                header=rng.randbytes(rng.randrange(3)),
+                sizes=pack_sizes([len(payload) for payload in payloads]),
+                payloads=b"".join(payloads),
+            )
+        )
+    return runs
+
+
 def random_step(run: MachineAgainstModel, rng: Random) -> None:
     picked = [(rng.random() < 0.8, rng.randrange(13)) for _ in range(rng.randint(1, 3))]
     queues = rng.sample(QUEUES, rng.randint(1, 2))
@@ -67,11 +93,13 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
     lease_ms, priority = rng.choice((10, 40, 300)), rng.choice((0, 4, 9, KEEP_PRIORITY))
     steps: list[tuple[int, Callable[[], None]]] = [
         (8, lambda: run.enqueue(some_tasks(rng, 3))),
+        (6, lambda: run.enqueue_runs(some_runs(rng))),
+        (6, lambda: run.ack_ranges(picked, rng.randint(1, 6))),
         (
             14,
             lambda: run.claim(
                 queues,
-                rng.randint(1, 3),
+                rng.choice((1, 2, 3, 7)),
                 request_id,
                 lease_ms,
                 strays,

@@ -36,7 +36,7 @@ class Line:
 
     def join(self, sequence: int) -> None:
         task_id = sequence.to_bytes(8, "big") * 2  # looks like a sequence itself
-        self.tasks[sequence] = (sequence, task_id, sequence)
+        self.tasks[sequence] = (sequence, task_id, sequence, 1)
         has_row = not self.subqueue.join(sequence, task_id, sequence)
         self.write({keys.ready_at(LINE, sequence): ready_row(task_id, sequence)} if has_row else {})
 

@@ -1,11 +1,17 @@
 """Claim and extend: a worker's exclusive hold under a fencing token."""
 
+from collections.abc import Iterator
+
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Claim, Extend, Mark
+from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.outcomes import Claimed, Extended, Outcome
 from holdfast.machine.rejections import not_alone, not_ready, stale_token, start_too_late, task_not_found
-from holdfast.machine.rows import CLAIMED, READY, ClaimRequest, Execution, bucket_row
+from holdfast.machine.rows import CLAIMED, READY, STATE_NAMES, ClaimRequest, Execution, bucket_row
+from holdfast.machine.run_rows import Run, Stretch
+from holdfast.machine.run_transitions import claim_ready
+from holdfast.machine.slices import Slice, slices
 from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_until
 
 
@@ -18,34 +24,79 @@ def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
         if held:
             _keep_ready(draft, entry)
             return list(held)
-    draft.read_ahead(entry.task_ids)
-    outcomes = [_claim_one(draft, task_id, entry) for task_id in entry.task_ids]
+    outcomes = _claim_slices(draft, entry) if entry.counts else _claim_each(draft, entry.task_ids, entry)
     for mark in entry.marks:
         _raise_mark(draft, mark)
     if entry.request_id:
-        claims = tuple((done.task_id, done.token) for done in outcomes if isinstance(done, Claimed))
+        claims = tuple((done.task_id, done.token, done.tasks) for done in outcomes if isinstance(done, Claimed))
         if claims:
             _remember_request(draft, entry, claims)
     return outcomes
 
 
+def _claim_each(draft: Draft, task_ids: list[bytes], entry: Claim) -> list[Outcome]:
+    draft.read_ahead(task_ids)
+    return [_claim_one(draft, task_id, entry) for task_id in task_ids]
+
+
+def _claim_slices(draft: Draft, entry: Claim) -> list[Outcome]:
+    """Each id stands for itself and those behind it in its run."""
+    outcomes: list[Outcome] = []
+    for first_id, count in zip(entry.task_ids, entry.counts, strict=True):
+        if count == 1 and draft.own_execution(first_id) is not None:
+            outcomes.append(_claim_one(draft, first_id, entry))
+            continue
+        for at, part, found in slices(draft, first_id, count):
+            if found is None:
+                outcomes += _claim_each(draft, [later_task_id(first_id, at + place) for place in range(part)], entry)
+            else:
+                outcomes += _claim_part(draft, *found[:3], part, entry)
+    return outcomes
+
+
+def _claim_part(draft: Draft, run: Run, start: int, stretch: Stretch, count: int, entry: Claim) -> list[Outcome]:
+    """So many tasks of one stretch."""
+    if stretch.state != READY:
+        return [not_ready(STATE_NAMES[stretch.state])] * count
+    if entry.is_alone:
+        return [not_alone()] * count
+    return [claim_ready(draft, run, start, start + count, entry)]
+
+
 def _keep_ready(draft: Draft, entry: Claim) -> None:
     """The chosen tasks stay ready although entries behind this one were decided as if they were gone."""
-    for task_id in entry.task_ids:
-        task = draft.execution(task_id)
-        if task is not None:
-            draft.queue(task.queue).mark_version += 1
+    for first_id, count in zip(entry.task_ids, entry.counts or [1] * len(entry.task_ids), strict=True):
+        for place in range(count):
+            task = draft.execution(later_task_id(first_id, place))
+            if task is not None:
+                draft.queue(task.queue).mark_version += 1
 
 
 def claims_of_request(draft: Draft, worker: bytes, request_id: bytes) -> list[Claimed]:
     """The claims that a worker's request was given and that still hold."""
     row = draft.get(keys.claim_request(worker, request_id))
     held: list[Claimed] = []
-    for task_id, token in ClaimRequest.decode(row).claims if row is not None else ():
-        task = draft.execution(task_id)
-        if task is not None and task.state == CLAIMED and task.token == token and task.timer_ms > draft.now_ms:
-            held.append(_granted(task_id, task))
+    for first_id, token, count in ClaimRequest.decode(row).claims if row is not None else ():
+        for at, part, found in slices(draft, first_id, count) if count > 1 else [(0, 1, None)]:
+            held += _held(draft, later_task_id(first_id, at), later_token(token, at), part, found)
     return held
+
+
+def _held(draft: Draft, first_id: bytes, token: int, count: int, found: Slice | None) -> Iterator[Claimed]:
+    """Those of some tasks that are claimed with this token and those behind it, and not for too long."""
+    if found is not None:
+        run, start, stretch, stretch_start = found
+        is_held = stretch.state == CLAIMED and token == later_token(stretch.token, start - stretch_start)
+        if is_held and stretch.timer_ms > draft.now_ms:
+            yield Claimed(first_id, token, stretch.timer_ms, 0, 1, run.enqueued_ms, False, count)
+        return
+    for place in range(count):
+        task_id = later_task_id(first_id, place)
+        task = draft.execution(task_id)
+        if task is None or task.state != CLAIMED or task.token != later_token(token, place):
+            continue
+        if task.timer_ms > draft.now_ms:
+            yield _granted(task_id, task)
 
 
 def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
@@ -93,7 +144,7 @@ def _keep_level(draft: Draft, level: BucketLevel) -> None:
         remember_until(draft, full_ms, key)
 
 
-def _remember_request(draft: Draft, entry: Claim, claims: tuple[tuple[bytes, int], ...]) -> None:
+def _remember_request(draft: Draft, entry: Claim, claims: tuple[tuple[bytes, int, int], ...]) -> None:
     key = keys.claim_request(entry.worker, entry.request_id)
     before = draft.get(key)
     if before is not None:

@@ -7,7 +7,6 @@ from holdfast.machine.operator_entries import KEEP_PRIORITY, START_AT, DiscardDe
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rejections import not_dead, task_finished, task_not_found, task_not_waiting
 from holdfast.machine.rows import (
-    CANCEL_REQUESTED,
     CANCELLED,
     CLAIMED,
     DEAD,
@@ -24,6 +23,7 @@ from holdfast.machine.transitions import (
     enter_waiting,
     purge_task,
     remember_until,
+    request_cancel,
     revive,
     withdraw,
 )
@@ -44,8 +44,7 @@ def cancel_one(draft: Draft, task_id: bytes, keep_ms: int, waiting_only: bool = 
     if task.state == CLAIMED:
         if waiting_only:
             return task_not_waiting(task.state_name)
-        task.flags |= CANCEL_REQUESTED
-        draft.save(task_id, task)
+        request_cancel(draft, task_id, task)
     elif task.state != CANCELLED:
         enter_finished(draft, task_id, task, CANCELLED, draft.now_ms + keep_ms)
     return Moved(task.state)

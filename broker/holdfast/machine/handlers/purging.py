@@ -10,7 +10,7 @@ from holdfast.machine.entries import ExpireKeys, ExpiringKey, Purge
 from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rejections import kept, task_not_found
-from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup, Execution
+from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup
 from holdfast.machine.transitions import purge_task, remember_until
 
 PURGE_PAUSE_MS = 10 * 60 * 1000  # after a step of the clock
@@ -26,18 +26,18 @@ def purge_allowed_ms(stepped_ms: int) -> int:
 
 def apply_purge(draft: Draft, entry: Purge) -> list[Outcome]:
     draft.read_ahead(entry.task_ids)
+    return [purge_one(draft, task_id) for task_id in entry.task_ids]
+
+
+def purge_one(draft: Draft, task_id: bytes) -> Outcome:
+    task = draft.execution(task_id)
+    if task is None:
+        return task_not_found()
     paused = draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms)
-    outcomes: list[Outcome] = []
-    for task_id in entry.task_ids:
-        task = draft.execution(task_id)
-        if task is None:
-            outcomes.append(task_not_found())
-        elif paused or task.state not in (SUCCEEDED, DEAD, CANCELLED) or task.timer_ms > draft.now_ms:
-            outcomes.append(kept())
-        else:
-            purge_task(draft, task_id, task)
-            outcomes.append(Moved(task.state))
-    return outcomes
+    if paused or task.state not in (SUCCEEDED, DEAD, CANCELLED) or task.timer_ms > draft.now_ms:
+        return kept()
+    purge_task(draft, task_id, task)
+    return Moved(task.state)
 
 
 def apply_expire_keys(draft: Draft, entry: ExpireKeys) -> list[Outcome]:
@@ -45,7 +45,7 @@ def apply_expire_keys(draft: Draft, entry: ExpireKeys) -> list[Outcome]:
         return [kept() for _ in entry.items]
     draft.fetch([key for item in entry.items for key in (keys.key_expiry(item.when_ms, item.key), item.key)])
     rows = [draft.get(item.key) for item in entry.items if item.key[:1] == _DEDUP]
-    draft.fetch([keys.execution(Dedup.decode(row).task_id) for row in rows if row is not None])
+    draft.read_ahead([Dedup.decode(row).task_id for row in rows if row is not None])
     return [_expire_key(draft, item) for item in entry.items]
 
 
@@ -57,8 +57,8 @@ def _expire_key(draft: Draft, item: ExpiringKey) -> Outcome:
     row = draft.get(item.key)
     if row is not None and item.key[:1] == _DEDUP:
         dedup = Dedup.decode(row)
-        task = draft.get(keys.execution(dedup.task_id))
-        state = Execution.state_in(task) if task is not None else SUCCEEDED
+        task = draft.execution(dedup.task_id)
+        state = task.state if task is not None else SUCCEEDED
         if dedup.window_ms and state not in (SUCCEEDED, CANCELLED):
             # A request id counts at least while its task lives, and a dead one can be brought back to life.
             # Renewals get rarer with its age, or a backlog of tasks with short windows would cost one per window each.

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.handlers.purging import purge_allowed_ms
+from holdfast.machine.new_runs import NewRun
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, NO_TASK, SUCCEEDED, Dedup
 from holdfast.machine.transitions import remember_until
@@ -61,7 +62,7 @@ def _differ(digest: int, other: int) -> bool:
 
 
 def remember_request(
-    draft: Draft, key: bytes, before: Dedup | None, new: NewTask, task_id: bytes, *, made_it: bool
+    draft: Draft, key: bytes, before: Dedup | None, new: NewTask | NewRun, task_id: bytes, *, made_it: bool
 ) -> None:
     """In the place of what was there `before` and counts no more. `made_it`: whether this request made the task."""
     if before is not None:

@@ -7,11 +7,12 @@ own row is that answer; everything else is kept in RECENT for as long as a finis
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.effects import CLAIM_TO_ACK, Timing
-from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
+from holdfast.machine.entries import Ack, AckAway, AckItem, AckRange, AckRanges, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.posting import post, refuse_remote
 from holdfast.machine.handlers.request_ids import first_conflict
-from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Failed, Moved, Outcome
+from holdfast.machine.ids import later_task_id, later_token
+from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, AckedRange, Failed, Moved, Outcome
 from holdfast.machine.rejections import Rejection, request_id_conflict, stale_token, task_not_found
 from holdfast.machine.rows import (
     ANSWER_ACK,
@@ -25,11 +26,14 @@ from holdfast.machine.rows import (
     HAD_FOLLOW_UPS,
     REPORT_ERROR,
     RETRY_PENDING,
+    STATE_NAMES,
     SUCCEEDED,
     Execution,
     Recent,
     Report,
 )
+from holdfast.machine.run_transitions import succeed
+from holdfast.machine.slices import Slice, slices
 from holdfast.machine.transitions import (
     clear,
     enter_dead,
@@ -67,7 +71,51 @@ def apply_ack(draft: Draft, entry: Ack | AckAway) -> list[Outcome]:
     return [_ack_one(draft, item, entry) for item in entry.items]
 
 
+def apply_ack_ranges(draft: Draft, entry: AckRanges) -> list[Outcome]:
+    return [_ack_range(draft, item, entry) for item in entry.ranges]
+
+
+def _ack_range(draft: Draft, item: AckRange, entry: AckRanges) -> AckedRange:
+    refused: list[tuple[int, Rejection]] = []
+    for at, count, found in slices(draft, item.task_id, item.tasks):
+        token = later_token(item.token, at)
+        if found is None:
+            outcomes = _ack_singles(draft, later_task_id(item.task_id, at), token, count, entry)
+            refused += [(at + place, each) for place, each in enumerate(outcomes) if isinstance(each, Rejection)]
+        elif (refusal := _ack_part(draft, found, count, token, entry.keep_ms)) is not None:
+            refused += [(place, refusal) for place in range(at, at + count)]
+    return AckedRange(tuple(refused))
+
+
+def _ack_singles(draft: Draft, first_id: bytes, token: int, count: int, entry: AckRanges) -> list[Outcome]:
+    """Tasks with rows of their own, and those that are not known."""
+    pairs = ((later_task_id(first_id, place), later_token(token, place)) for place in range(count))
+    return [_ack_single(draft, AckItem(*pair, None, ()), entry) for pair in pairs]
+
+
+def _ack_part(draft: Draft, part: Slice, count: int, token: int, keep_ms: int) -> Rejection | None:
+    """So many tasks of one stretch of a run; `token` is that of the first of them. Why not, if they are refused."""
+    run, start, stretch, stretch_start = part
+    if not stretch.token or token != later_token(stretch.token, start - stretch_start):
+        return stale_token(STATE_NAMES[stretch.state])
+    if stretch.state == CLAIMED:  # otherwise it was acked before, and gets the first answer
+        succeed(draft, run, start, stretch._replace(end=start + count), token, keep_ms)
+    return None
+
+
 def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
+    if item.follow_ups or item.remote_follow_ups:
+        return _ack_single(draft, item, entry)
+    # What is at hand depends on the replica. What is done must not: a task is in a run or has rows, never both.
+    if draft.runs.has_at_hand(item.task_id) or draft.own_execution(item.task_id) is None:
+        (_, _, found), *_ = slices(draft, item.task_id, 1)
+        if found is not None and (item.result is None or not found[0].result_ttl_ms):
+            return _ack_part(draft, found, 1, item.token, entry.keep_ms) or Acked(())
+    return _ack_single(draft, item, entry)
+
+
+def _ack_single(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -> Outcome:
+    """A task that has rows of its own, or departs with what comes of it."""
     task = draft.execution(item.task_id)
     if task is None or not _holds(task, item.token):
         return _acked_before(draft, item, task)
@@ -90,7 +138,7 @@ def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     return Acked(accepted)
 
 
-def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Rejection | None:
+def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -> Rejection | None:
     """Why an ack cannot be accepted because of what it brings, if it cannot: all of it is looked at before."""
     at = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
     if at is not None:

@@ -1,0 +1,266 @@
+"""The rows of a run: tasks that were accepted together, and what those of them are doing that are still alike.
+
+A run is coded by stretches: consecutive tasks in the same state, which entered it together. A task that does something
+of its own departs: it gets rows of its own, and its place in the run is empty.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, later_task_id, later_token, task_id_sequence, task_id_time_ms
+from holdfast.machine.new_runs import SIZE_BYTES, NewRun, unpack_sizes
+from holdfast.machine.rows import CLAIMED, NOT_DEAD, READY, Execution
+
+RUN_TASKS_MAX = 128  # of one run: its row is written anew with whatever a task of it does
+RUN_BYTES_MAX = 256 * 1024  # of its payloads: whoever hands out one task reads all of them
+DEPARTED = 0  # the state of a place whose task has rows of its own, or is gone
+
+_RUN = struct.Struct(">16sBHIIQIIHHH")
+_STRETCH = struct.Struct(">HBQQQQH")
+_PAYLOAD_TAG = b"\x1a"  # of TaskSpec.payload, the third field, on the wire
+_end = attrgetter("end")
+
+
+class Stretch(NamedTuple):
+    """Consecutive tasks of a run, behind those of the stretch before."""
+
+    end: int  # the place behind the last of them
+    state: int  # READY, CLAIMED, SUCCEEDED or DEPARTED
+    token: int = 0  # of the first of them; those of the others follow it
+    changed_ms: int = 0
+    timer_ms: int = 0  # as that of an Execution
+    worker: bytes = b""
+
+    def continues(self, before: "Stretch", start: int, before_start: int) -> bool:
+        """Whether this one, which begins at `start`, and the one before are one."""
+        if (self.state, self.changed_ms, self.timer_ms, self.worker) != (
+            before.state, before.changed_ms, before.timer_ms, before.worker,
+        ):  # fmt: skip
+            return False
+        return not self.token or self.token == later_token(before.token, start - before_start)
+
+    def encode(self) -> bytes:
+        end, state, token, changed_ms, timer_ms, worker = self
+        head = _STRETCH.pack(end, state, token >> SECRET_BITS, token & SECRET_MAX, changed_ms, timer_ms, len(worker))
+        return head + worker
+
+
+class Run:
+    """What the tasks of a run share, and what they are doing."""
+
+    __slots__ = (
+        "_packed", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags", "header_bytes",
+        "largest_bytes", "max_attempts", "max_claims", "priority", "queue", "result_ttl_ms", "sizes", "stretches",
+        "timeout_ms", "type",
+    )  # fmt: skip
+
+    def __init__(
+        self, first_id: bytes, priority: int, flags: int, max_attempts: int, max_claims: int, result_ttl_ms: int,
+        timeout_ms: int, header_bytes: int, queue: bytes, type: bytes, sizes: bytes,
+        stretches: list[Stretch],
+    ) -> None:  # fmt: skip
+        self.first_id = first_id
+        self.first_sequence = task_id_sequence(first_id)
+        self.enqueued_ms = task_id_time_ms(first_id)
+        self.priority = priority
+        self.flags = flags
+        self.max_attempts = max_attempts
+        self.max_claims = max_claims
+        self.result_ttl_ms = result_ttl_ms
+        self.timeout_ms = timeout_ms
+        self.header_bytes = header_bytes
+        self.queue = queue
+        self.type = type
+        self.sizes = sizes  # of the payloads, packed
+        self.count = len(sizes) // SIZE_BYTES
+        self.largest_bytes = envelope_bytes(header_bytes, max(unpack_sizes(sizes)))
+        self.stretches = stretches
+        self._packed = [stretch.encode() for stretch in stretches]
+        # What never changes is encoded once.
+        self._shared = (
+            _RUN.pack(
+                first_id, priority, flags, max_attempts, max_claims, result_ttl_ms, timeout_ms, header_bytes,
+                len(queue), len(type), self.count,
+            )
+            + queue + type + sizes
+        )  # fmt: skip
+
+    @classmethod
+    def make(cls, new: NewRun, first_id: bytes) -> "Run":
+        """All of them ready."""
+        stretches = [Stretch(new.tasks, READY, changed_ms=task_id_time_ms(first_id))]
+        return cls(
+            first_id, new.priority, new.flags, new.max_attempts, new.max_claims, new.result_ttl_ms, new.timeout_ms,
+            len(new.header), new.queue, new.type, new.sizes, stretches,
+        )  # fmt: skip
+
+    @property
+    def last_sequence(self) -> int:
+        return self.first_sequence + self.count - 1
+
+    @property
+    def has_payloads(self) -> bool:
+        """Whether some of its tasks have not finished."""
+        return any(stretch.state in (READY, CLAIMED) for stretch in self.stretches)
+
+    @property
+    def is_empty(self) -> bool:
+        return all(stretch.state == DEPARTED for stretch in self.stretches)
+
+    def place(self, task_id: bytes) -> int | None:
+        """Of a task of the run, also of one that has departed."""
+        place = task_id_sequence(task_id) - self.first_sequence
+        return place if 0 <= place < self.count and self.id_at(place) == task_id else None
+
+    def id_at(self, place: int) -> bytes:
+        return later_task_id(self.first_id, place) if place else self.first_id
+
+    def stretch_at(self, place: int) -> tuple[int, Stretch]:
+        """Where the stretch begins that a place is in, and the stretch."""
+        at = bisect_right(self.stretches, place, key=_end)
+        return self.stretches[at - 1].end if at else 0, self.stretches[at]
+
+    def spans(self) -> Iterator[tuple[int, Stretch]]:
+        """All stretches, each with where it begins."""
+        start = 0
+        for stretch in self.stretches:
+            yield start, stretch
+            start = stretch.end
+
+    def replace(self, start: int, changed: Stretch) -> tuple[list[tuple[int, Stretch]], list[tuple[int, Stretch]]]:
+        """The tasks from `start` up to the end of `changed`, which are of one stretch, are in another state from now
+        on. Returns the stretches that went and those that came, each with where it begins."""
+        stretches = self.stretches
+        at = bisect_right(stretches, start, key=_end)
+        old = stretches[at]
+        old_start = stretches[at - 1].end if at else 0
+        assert changed.end <= old.end, "a stretch changes as a whole or in part"
+        went, parts = [(old_start, old)], []
+        if old_start < start:
+            parts.append((old_start, old._replace(end=start)))
+        parts.append((start, changed))
+        if changed.end < old.end:
+            rest = old._replace(token=later_token(old.token, changed.end - old_start) if old.token else 0)
+            parts.append((changed.end, rest))
+        first, last = at, at + 1
+        if at and parts[0][1] is changed:
+            before_start = stretches[at - 2].end if at > 1 else 0
+            if changed.continues(stretches[at - 1], start, before_start):
+                first = at - 1
+                went.append((before_start, stretches[first]))
+                parts[0] = before_start, stretches[first]._replace(end=changed.end)
+        if parts[-1][1].end < self.count and stretches[last].continues(parts[-1][1], parts[-1][1].end, parts[-1][0]):
+            went.append((parts[-1][1].end, stretches[last]))
+            parts[-1] = parts[-1][0], parts[-1][1]._replace(end=stretches[last].end)
+            last += 1
+        stretches[first:last] = [part for _, part in parts]
+        self._packed[first:last] = [part.encode() for _, part in parts]
+        return went, parts
+
+    def execution(self, place: int) -> Execution | None:
+        """What a task would have as a row of its own; None if it has departed."""
+        start, stretch = self.stretch_at(place)
+        if stretch.state == DEPARTED:
+            return None
+        token = later_token(stretch.token, place - start) if stretch.token else 0
+        size_bytes = envelope_bytes(self.header_bytes, self.size_at(place))
+        task = Execution(
+            self.queue, b"", b"", self.type, b"", b"", stretch.worker, stretch.state, self.priority,
+            self.flags, NOT_DEAD, self.first_sequence + place, token, stretch.timer_ms, 0, self.enqueued_ms,
+            stretch.changed_ms, self.enqueued_ms, self.result_ttl_ms, int(stretch.state != READY), 0,
+            self.max_attempts, self.max_claims, size_bytes, self.timeout_ms,
+        )  # fmt: skip
+        task.is_in_run = True
+        return task
+
+    def size_at(self, place: int) -> int:
+        """Of the payload."""
+        return int.from_bytes(self.sizes[place * SIZE_BYTES : (place + 1) * SIZE_BYTES], "big")
+
+    def encode(self) -> bytes:
+        return b"".join((self._shared, *self._packed))
+
+    @staticmethod
+    def decode(row: bytes) -> "Run":
+        (
+            first_id, priority, flags, attempts, claims, result_ttl_ms, timeout_ms, header_bytes,
+            queue_n, type_n, count,
+        ) = _RUN.unpack_from(row)  # fmt: skip
+        a = _RUN.size
+        b = a + queue_n
+        c = b + type_n
+        at = c + count * SIZE_BYTES
+        sizes, stretches = row[c:at], []
+        while at < len(row):
+            end, state, number, secret, changed_ms, timer_ms, worker_n = _STRETCH.unpack_from(row, at)
+            a_worker = at + _STRETCH.size
+            at = a_worker + worker_n
+            token = number << SECRET_BITS | secret
+            stretches.append(Stretch(end, state, token, changed_ms, timer_ms, row[a_worker:at]))
+        return Run(
+            first_id, priority, flags, attempts, claims, result_ttl_ms, timeout_ms, header_bytes, row[a:b], row[b:c],
+            sizes, stretches,
+        )  # fmt: skip
+
+
+def stretch_row(count: int) -> bytes:
+    """The value of a CLAIM_EXPIRY or RETENTION row that stands for so many tasks; its key names the last of them."""
+    return b"%d" % count if count > 1 else b""
+
+
+def stretch_count(row: bytes) -> int:
+    """For how many tasks such a row stands. Those of single tasks are empty, or have names with NUL between them."""
+    return int(row) if row.isdigit() else 1
+
+
+class RunPayloads:
+    """The row of a run's payloads: the header that they share, their sizes, and one behind the other."""
+
+    __slots__ = ("_at", "_row", "header", "sizes")
+
+    def __init__(self, row: bytes) -> None:
+        header_n, count = int.from_bytes(row[:4], "big"), int.from_bytes(row[4:6], "big")
+        self._row = row
+        self.header = row[6 : 6 + header_n]
+        self._at = 6 + header_n + count * SIZE_BYTES  # where the first payload begins
+        self.sizes = unpack_sizes(row[6 + header_n : self._at])
+
+    @staticmethod
+    def encode(header: bytes, sizes: bytes, payloads: bytes) -> bytes:
+        count = len(sizes) // SIZE_BYTES
+        return b"".join((len(header).to_bytes(4, "big"), count.to_bytes(2, "big"), header, sizes, payloads))
+
+    def slice(self, place: int, count: int) -> list[bytes]:
+        """The payloads of so many tasks."""
+        at = self._at + sum(self.sizes[:place])
+        found = []
+        for size in self.sizes[place : place + count]:
+            found.append(self._row[at : at + size])
+            at += size
+        return found
+
+    def envelope(self, place: int) -> bytes:
+        """What the task of that place would have been handed over as by itself."""
+        return envelope_of(self.header, *self.slice(place, 1))
+
+
+def envelope_of(header: bytes, payload: bytes) -> bytes:
+    """Messages of protobuf that are written one behind the other are one message."""
+    return b"".join((header, _PAYLOAD_TAG, _varint(len(payload)), payload)) if payload else header
+
+
+def envelope_bytes(header_bytes: int, payload_bytes: int) -> int:
+    """How long that is."""
+    return header_bytes + 1 + len(_varint(payload_bytes)) + payload_bytes if payload_bytes else header_bytes
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)

@@ -1,0 +1,77 @@
+"""How tasks of a run move between states together: what `transitions` does for single tasks.
+
+The caller has checked the guards; these functions cannot refuse. What they are given is a part of one stretch.
+"""
+
+from holdfast.machine import keys
+from holdfast.machine.draft import Draft
+from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, ReadyTask, Timing
+from holdfast.machine.entries import Claim
+from holdfast.machine.ids import make_task_id, make_token
+from holdfast.machine.new_runs import NewRun
+from holdfast.machine.outcomes import Claimed
+from holdfast.machine.rows import CLAIMED, SUCCEEDED
+from holdfast.machine.run_rows import DEPARTED, Run, Stretch
+
+NO_NAMES = (b"", b"")  # tenant and limit key
+
+
+def join_ready_line(draft: Draft, new: NewRun) -> Run:
+    """READY at the end of the line, from no other state."""
+    meta, queue, count = draft.meta, draft.queue(new.queue), new.tasks
+    run = Run.make(new, make_task_id(draft.now_ms, meta.shard, meta.next_sequence))
+    meta.next_sequence += count
+    queue.ready += count
+    queue.enqueued_total += count
+    draft.runs.add(run, new.header, new.payloads, draft.writes)
+    effects = draft.effects
+    effects.enqueued[new.queue] = effects.enqueued.get(new.queue, 0) + count
+    effects.ready.append(
+        ReadyTask(
+            run.queue, run.priority, run.first_sequence, run.first_id, run.largest_bytes, *NO_NAMES, False, count
+        )
+    )  # fmt: skip
+    return run
+
+
+def claim_ready(draft: Draft, run: Run, start: int, end: int, entry: Claim) -> Claimed:
+    """READY tasks are CLAIMED under tokens that follow each other, for no longer than each may run at a time."""
+    meta, queue, count, now_ms = draft.meta, draft.queue(run.queue), end - start, draft.now_ms
+    expiry_ms = entry.type_expiries.get(run.type, entry.expiry_ms)
+    if run.timeout_ms:
+        expiry_ms = min(expiry_ms, now_ms + run.timeout_ms)
+    token = make_token(meta.incarnation, meta.next_token, entry.secret)
+    meta.next_token += count
+    queue.ready -= count
+    queue.claimed += count
+    queue.claimed_total += count
+    if entry.worker:
+        draft.add_count(keys.worker(entry.worker), count)
+    draft.runs.change(run, start, Stretch(end, CLAIMED, token, now_ms, expiry_ms, entry.worker), draft.writes)
+    effects = draft.effects
+    effects.timings.append(Timing(run.queue, run.type, READY_TO_CLAIM, now_ms - run.enqueued_ms, count))
+    if not effects.expiry_ms or expiry_ms < effects.expiry_ms:
+        effects.expiry_ms = expiry_ms
+    return Claimed(run.id_at(start), token, expiry_ms, 0, 1, run.enqueued_ms, False, count)
+
+
+def succeed(draft: Draft, run: Run, start: int, held: Stretch, token: int, keep_ms: int) -> None:
+    """CLAIMED tasks from `start` to the end of `held` have succeeded; `token` is that of the first of them."""
+    queue, count, now_ms = draft.queue(run.queue), held.end - start, draft.now_ms
+    purge_ms = now_ms + keep_ms
+    queue.claimed -= count
+    queue.succeeded_total += count
+    if held.worker:
+        draft.add_count(keys.worker(held.worker), -count)
+    draft.runs.change(run, start, Stretch(held.end, SUCCEEDED, token, now_ms, purge_ms, held.worker), draft.writes)
+    effects = draft.effects
+    effects.freed.setdefault(run.queue, {})[NO_NAMES] = None
+    effects.timings.append(Timing(run.queue, run.type, CLAIM_TO_ACK, now_ms - held.changed_ms, count))
+    effects.finished_ranges.append((run.id_at(start), count))
+    if not effects.purge_ms or purge_ms < effects.purge_ms:
+        effects.purge_ms = purge_ms
+
+
+def purge(draft: Draft, run: Run, start: int, end: int) -> None:
+    """Finished tasks are gone."""
+    draft.runs.change(run, start, Stretch(end, DEPARTED), draft.writes)

@@ -1,0 +1,142 @@
+"""The runs of a draft: found by their tasks, changed stretch by stretch, with the index rows of the stretches."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+from holdfast.machine import keys
+from holdfast.machine.ids import task_id_sequence
+from holdfast.machine.kv import Rows
+from holdfast.machine.ready_rows import ready_row
+from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED, Execution
+from holdfast.machine.run_rows import DEPARTED, Run, RunPayloads, Stretch, stretch_row
+
+RUNS_CACHED_MAX = 2_000
+
+Writes = dict[bytes, bytes | None]
+RunPlace = tuple[Run, int]  # a run, and the place of a task in it
+
+
+def find_run(rows: Rows, task_id: bytes) -> Run | None:
+    """The run that a task is in, or was before it departed, as a state has it."""
+    found = rows.scan(keys.run(task_id_sequence(task_id)), keys.family_start(keys.RUN + 1), 1)
+    run = Run.decode(found[0][1]) if found else None
+    return run if run is not None and run.place(task_id) is not None else None
+
+
+def index_row(run: Run, start: int, stretch: Stretch) -> tuple[bytes, bytes] | None:
+    """The row of a stretch that begins at `start`, in the index of its state."""
+    if stretch.state == READY:
+        key = keys.ready(run.queue, run.priority, run.first_sequence + stretch.end - 1)
+        return key, ready_row(run.id_at(start), run.largest_bytes, stretch.end - start)
+    if stretch.state == CLAIMED:
+        return keys.claim_expiry(stretch.timer_ms, run.id_at(stretch.end - 1)), stretch_row(stretch.end - start)
+    if stretch.state == SUCCEEDED:
+        return keys.retention(stretch.timer_ms, run.id_at(stretch.end - 1)), stretch_row(stretch.end - start)
+    return None
+
+
+def own_index_row(task_id: bytes, task: Execution) -> tuple[bytes, bytes]:
+    """The same of a task that departs, and is in the same state as before."""
+    if task.state == READY:
+        return keys.ready(task.queue, task.priority, task.sequence), ready_row(task_id, task.size_bytes)
+    if task.state == CLAIMED:
+        return keys.claim_expiry(task.timer_ms, task_id), b""
+    return keys.retention(task.timer_ms, task_id), b""
+
+
+class Runs:
+    """Those that were touched lately are kept at hand."""
+
+    __slots__ = ("_changed", "_known", "_order", "_payloads", "_rows")
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._known: dict[int, Run] = {}  # by the sequence of the last task
+        self._order: list[int] = []  # these sequences
+        self._changed: dict[int, Run] = {}  # since the last commit
+        self._payloads: tuple[Run, RunPayloads] | None = None  # that were read last: many tasks of a run depart at once
+
+    def find(self, task_id: bytes) -> RunPlace | None:
+        """The run of a task, also if it has departed from there."""
+        sequence = task_id_sequence(task_id)
+        run = self._at_hand(sequence) or self._read(sequence)
+        place = None if run is None else run.place(task_id)
+        return None if run is None or place is None else (run, place)
+
+    def _at_hand(self, sequence: int) -> Run | None:
+        at = bisect_left(self._order, sequence)
+        if at == len(self._order):
+            return None
+        run = self._known[self._order[at]]
+        return run if run.first_sequence <= sequence else None
+
+    def _read(self, sequence: int) -> Run | None:
+        found = self._rows.scan(keys.run(sequence), keys.family_start(keys.RUN + 1), 1)
+        if not found:
+            return None
+        run = Run.decode(found[0][1])
+        if run.last_sequence in self._known:  # which does not have that sequence, or it would have been found
+            return None
+        self._known[run.last_sequence] = run
+        insort(self._order, run.last_sequence)
+        return run
+
+    def add(self, run: Run, header: bytes, payloads: bytes, writes: Writes) -> None:
+        """A new one: it comes behind all others."""
+        last = run.last_sequence
+        self._known[last] = self._changed[last] = run
+        self._order.append(last)
+        writes[keys.run_payloads(last)] = RunPayloads.encode(header, run.sizes, payloads)
+        self._index(run, (), run.spans(), writes)
+
+    def change(self, run: Run, start: int, stretch: Stretch, writes: Writes) -> None:
+        """The tasks from `start` up to the end of the stretch are in its state from now on."""
+        self._changed[run.last_sequence] = run
+        self._index(run, *run.replace(start, stretch), writes)
+        if stretch.state in (SUCCEEDED, DEPARTED) and not run.has_payloads:
+            writes[keys.run_payloads(run.last_sequence)] = None
+
+    def _index(
+        self, run: Run, went: Iterable[tuple[int, Stretch]], came: Iterable[tuple[int, Stretch]], writes: Writes
+    ) -> None:
+        for start, stretch in went:
+            row = index_row(run, start, stretch)
+            if row is not None:
+                writes[row[0]] = None
+        for start, stretch in came:
+            row = index_row(run, start, stretch)
+            if row is not None:
+                writes[row[0]] = row[1]
+
+    def envelope(self, run: Run, place: int, writes: Writes) -> bytes:
+        """Of a task that has not finished."""
+        if self._payloads is None or self._payloads[0] is not run:
+            key = keys.run_payloads(run.last_sequence)
+            row = writes.get(key) or self._rows.get(key)
+            assert row is not None, "a run has its payloads as long as one of its tasks has not finished"
+            self._payloads = run, RunPayloads(row)
+        return self._payloads[1].envelope(place)
+
+    def has_at_hand(self, task_id: bytes) -> bool:
+        """Whether a task is in a run for which nothing need be read. It may have departed."""
+        return self._at_hand(task_id_sequence(task_id)) is not None
+
+    def execution(self, task_id: bytes) -> Execution | None:
+        """Of a task that is in a run, for reading; None if it is in none, or has departed."""
+        found = self.find(task_id)
+        return None if found is None else found[0].execution(found[1])
+
+    def write(self, writes: Writes) -> None:
+        """The rows of those that have changed."""
+        for last, run in self._changed.items():
+            writes[keys.run(last)] = None if run.is_empty else run.encode()
+
+    def were_written(self) -> None:
+        for last, run in self._changed.items():
+            if run.is_empty:
+                del self._known[last]
+                del self._order[bisect_left(self._order, last)]
+        self._changed = {}
+        self._payloads = None
+        if len(self._known) > RUNS_CACHED_MAX:
+            self._known, self._order = {}, []

@@ -1,0 +1,27 @@
+"""Consecutive tasks, as they are found in runs and beside them."""
+
+from collections.abc import Iterator
+
+from holdfast.machine.draft import Draft
+from holdfast.machine.ids import later_task_id
+from holdfast.machine.run_rows import DEPARTED, Run, Stretch
+
+# A run, the place of the first task in it, the stretch that all are in, and where that begins.
+Slice = tuple[Run, int, Stretch, int]
+
+
+def slices(draft: Draft, task_id: bytes, count: int) -> Iterator[tuple[int, int, Slice | None]]:
+    """Consecutive tasks, in parts: which is the first, how many, and where in their run they are; None if they are in
+    no run, or not any more. What is done with a part may change the run before the next part is asked for."""
+    at = 0
+    while at < count:
+        found = draft.runs.find(later_task_id(task_id, at))
+        if found is None:
+            yield at, 1, None
+            at += 1
+            continue
+        run, place = found
+        start, stretch = run.stretch_at(place)
+        part = min(count - at, stretch.end - place)
+        yield at, part, (run, place, stretch, start) if stretch.state != DEPARTED else None
+        at += part

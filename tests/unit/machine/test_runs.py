@@ -1,0 +1,175 @@
+"""Runs: what is stored for many tasks that are alike, and for those that depart."""
+
+from collections import Counter
+
+import pytest
+
+from holdfast.machine import entries, keys
+from holdfast.machine.entries import AckRange, TaskRange
+from holdfast.machine.handlers import runs as run_handlers
+from holdfast.machine.ids import later_task_id, later_token
+from holdfast.machine.invariants import violations
+from holdfast.machine.lives import begin_new_life
+from holdfast.machine.new_runs import NewRun, pack_sizes
+from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
+from holdfast.machine.rejections import STALE_TOKEN, Rejection
+from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
+from holdfast.machine.task_walk import walk
+from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, SECRET, Shard
+
+
+class RunShard(Shard):
+    def enqueue_run(self, *payloads: bytes, request_id: bytes = b"") -> AcceptedRun:
+        sizes = pack_sizes([len(payload) for payload in payloads])
+        new = NewRun(QUEUE, 4, request_id, KEEP_MS, 3, 5, 0, b"send", 0, 0, b"", sizes, b"".join(payloads))
+        (outcome,) = self.apply(entries.EnqueueRuns(self.now_ms, [new]))
+        assert isinstance(outcome, AcceptedRun)
+        return outcome
+
+    def claim_slice(self, task_id: bytes, count: int, request_id: bytes = b"") -> list[object]:
+        times = self.now_ms, self.now_ms + LEASE_MS, b"worker", request_id, self.now_ms + KEEP_MS
+        return [*self.apply(entries.Claim(*times, [task_id], [], secret=SECRET, counts=[count]))]
+
+    def ack_range(self, task_id: bytes, token: int, tasks: int) -> AckedRange:
+        (outcome,) = self.apply(entries.AckRanges(self.now_ms, KEEP_MS, [AckRange(task_id, token, tasks)]))
+        assert isinstance(outcome, AckedRange)
+        return outcome
+
+    def families(self) -> Counter[int]:
+        return Counter(key[0] for key in self.kv.rows())
+
+
+@pytest.fixture
+def shard() -> RunShard:
+    return RunShard()
+
+
+def claimed_of(outcomes: list[object]) -> Claimed:
+    (claimed,) = outcomes
+    assert isinstance(claimed, Claimed)
+    return claimed
+
+
+def test_a_hundred_tasks_that_come_and_go_together_cost_a_few_rows(shard: RunShard) -> None:
+    rows_before = Counter({keys.META: 1, keys.QUEUE: 1, keys.RUN: 1})
+    first = shard.enqueue_run(*[b"p"] * 100).task_id
+    assert shard.families() == rows_before + Counter({keys.READY: 1, keys.RUN_PAYLOADS: 1})
+    claimed = claimed_of(shard.claim_slice(first, 100))
+    assert (claimed.task_id, claimed.tasks) == (first, 100)
+    assert shard.families() == rows_before + Counter({keys.CLAIM_EXPIRY: 1, keys.RUN_PAYLOADS: 1, keys.WORKER: 1})
+    assert shard.ack_range(first, claimed.token, 100).refused == ()
+    assert shard.families() == rows_before + Counter({keys.RETENTION: 1})
+    shard.now_ms += KEEP_MS
+    assert shard.apply(entries.PurgeRanges(shard.now_ms, [TaskRange(first, 100)])) == [Changed(100)]
+    assert shard.families() == Counter({keys.META: 1, keys.QUEUE: 1})
+    assert violations(shard.kv) == []
+
+
+def test_who_does_something_of_its_own_departs_and_the_others_stay(shard: RunShard) -> None:
+    first = shard.enqueue_run(b"a", b"b", b"c", b"d").task_id
+    ids = [later_task_id(first, at) for at in range(4)]
+    token = claimed_of(shard.claim_slice(first, 4)).token
+    tokens = [later_token(token, at) for at in range(4)]
+    shard.fail(ids[1], tokens[1])
+    assert shard.families()[keys.EXECUTION] == 1
+    answer = shard.ack_range(first, token, 4)
+    assert [(at, refusal.code) for at, refusal in answer.refused] == [(1, STALE_TOKEN)]
+    executions = shard.machine.executions(ids)
+    assert [task.state for task in executions if task is not None].count(SUCCEEDED) == 3
+    assert shard.kv.get(keys.envelope(ids[1])) == b"\x1a\x01b"
+    assert shard.ack_range(first, token, 1).refused == ()  # the first answer once more
+    assert violations(shard.kv) == []
+
+
+def test_only_the_token_of_each_task_counts(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 3).task_id
+    token = claimed_of(shard.claim_slice(first, 3)).token
+    wrong = shard.ack_range(first, later_token(token, 1), 3)
+    assert len(wrong.refused) == 3
+    guessed = shard.ack_range(first, token ^ 1, 3)
+    assert len(guessed.refused) == 3
+    assert shard.families()[keys.EXECUTION] == 0
+    assert shard.ack_range(later_task_id(first, 1), later_token(token, 1), 2).refused == ()
+
+
+def test_a_slice_is_claimed_as_far_as_it_is_ready(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 6).task_id
+    shard.claim_slice(later_task_id(first, 2), 1)
+    shard.cancel(later_task_id(first, 4))
+    outcomes = shard.claim_slice(first, 6)
+    assert [(type(outcome), getattr(outcome, "tasks", 1)) for outcome in outcomes] == [
+        (Claimed, 2), (Rejection, 1), (Claimed, 1), (Rejection, 1), (Claimed, 1),
+    ]  # fmt: skip
+    tokens = [outcome.token >> 64 for outcome in outcomes if isinstance(outcome, Claimed)]
+    assert [token - tokens[0] for token in tokens] == [0, 2, 3]
+    assert violations(shard.kv) == []
+
+
+def test_a_repeated_claim_is_told_what_it_holds(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 5).task_id
+    claimed = claimed_of(shard.claim_slice(first, 5, b"request"))
+    assert shard.claim_slice(later_task_id(first, 1), 1, b"request") == [claimed]
+    shard.ack_range(later_task_id(first, 1), later_token(claimed.token, 1), 2)
+    shard.extend(later_task_id(first, 3), later_token(claimed.token, 3), shard.now_ms + LEASE_MS)
+    held = shard.machine.claims_of_request(b"worker", b"request")
+    assert [(claim.task_id, claim.tasks) for claim in held] == [
+        (first, 1), (later_task_id(first, 3), 1), (later_task_id(first, 4), 1),
+    ]  # fmt: skip
+
+
+def test_a_run_that_is_sent_again_is_the_same_run(shard: RunShard) -> None:
+    accepted = shard.enqueue_run(b"a", b"b", request_id=b"call")
+    assert shard.enqueue_run(b"a", b"b", request_id=b"call") == AcceptedRun(accepted.task_id, True)
+    assert shard.queue().enqueued_total == 2
+
+
+def test_long_runs_are_cut_and_keep_their_ids(shard: RunShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_handlers, "RUN_TASKS_MAX", 3)
+    monkeypatch.setattr(run_handlers, "RUN_BYTES_MAX", 10)
+    payloads = [b"aaaa", b"bbbb", b"cccc", b"d", b"e", b"f", b"g" * 30, b"h", b"i"]
+    first = shard.enqueue_run(*payloads).task_id
+    ids = [later_task_id(first, at) for at in range(len(payloads))]
+    assert shard.line() == [ids[at] for at in (0, 2, 5, 6, 7)]  # the first of each, and one by itself
+    envelopes = shard.machine.reader.envelopes(ids)
+    assert envelopes == [b"\x1a" + bytes([len(payload)]) + payload for payload in payloads]
+    assert violations(shard.kv) == []
+
+
+def test_a_slice_is_read_in_one_go(shard: RunShard) -> None:
+    first = shard.enqueue_run(b"a", b"bb", b"", b"d").task_id
+    reader = shard.machine.reader
+    assert reader.run_slice(later_task_id(first, 1), 2) == (b"", [b"bb", b""])
+    assert reader.run_slice(bytes(16), 2) is None
+    view = reader.task(later_task_id(first, 1), shard.now_ms)
+    assert view is not None
+    assert (view.execution.state, view.envelope) == (READY, b"\x1a\x02bb")
+
+
+def test_a_list_can_be_gone_on_with_in_the_middle_of_a_run(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 5).task_id
+    shard.claim_slice(later_task_id(first, 3), 2)
+    for state, expected in ((READY, [0, 1, 2]), (CLAIMED, [3, 4])):
+        everything = list(walk(shard.kv, [state], QUEUE, b"", {}))
+        ids = [later_task_id(first, at) for at in expected]
+        assert [task_id for _, task_id in everything if task_id] == ids
+        for at, (place, _) in enumerate(everything):
+            assert list(walk(shard.kv, [state], QUEUE, place, {})) == everything[at + 1 :]
+
+
+def test_another_life_gives_back_the_claims_of_runs(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 5).task_id
+    shard.claim_slice(first, 4)
+    begin_new_life(shard.kv, 2, {})
+    shard.restart()
+    tasks = shard.machine.executions([later_task_id(first, at) for at in range(5)])
+    assert [task.state for task in tasks if task is not None] == [READY] * 5
+    assert violations(shard.kv) == []
+
+
+def test_a_start_finds_runs_in_the_state(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 3).task_id
+    second = shard.enqueue_run(*[b"q"] * 3).task_id
+    shard.restart()
+    assert claimed_of(shard.claim_slice(later_task_id(second, 1), 2)).tasks == 2
+    assert claimed_of(shard.claim_slice(first, 3)).tasks == 3
+    assert violations(shard.kv) == []
