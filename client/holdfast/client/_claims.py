@@ -40,6 +40,8 @@ def claims_of(run: pb.ClaimRun, answered_s: float) -> Iterator[ClaimedTask]:
         raise UnexpectedAnswer("a run of claims that names no tasks") from None
     first = _first_claimed(run, answered_s)
     yield first
+    if not ids:
+        return
     shared = [(put, getattr(first, name)) for name, put in _PUT.items() if name not in _OWN]
     token, headers = first.token, first.headers
     for task_id, payload in zip(ids, run.payloads[1:], strict=True):

@@ -34,7 +34,7 @@ class AckBatch:
             groups = []  # one by one, so that it is told which item does not fit
             ranges.Clear()
         together = {at for group in groups for at in group}
-        alone = [at for at in range(len(items)) if at not in together]
+        alone = [at for at in range(len(items)) if at not in together] if len(together) < len(items) else []
         here = [first + at for at in alone]
         self.request = _wire.ack_request([items[at] for at in alone], here)
         self.request.MergeFrom(ranges)
