@@ -4,13 +4,14 @@ Every method has its own bounds: asking for one task takes no 4 MiB. Everything 
 stands in a request: the descriptors say what there is, and a field without a bound here is an error at the start.
 """
 
+import sys
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.serving.refusals import BATCH_TOO_LARGE, MALFORMED_REQUEST, TOO_LARGE, RefusedError
-from holdfast.serving.scanner import BrokenBytesError, Packed, Shape, TooManyFieldsError, counted, scan
+from holdfast.serving.scanner import BrokenBytesError, Packed, Shape, TooManyFieldsError, scan
 
 ITEMS_MAX = 1000  # in one call, whatever is set
 FOLLOW_UPS_MAX = 100  # of one ack
@@ -66,8 +67,8 @@ _REPEATED_MAX = {
     "ReceiveTasksRequest.messages": ITEMS_MAX,
     "DealSharesRequest.reports": ITEMS_MAX,
 }
-# Runs and ranges are of at least one task each: together with the other list they are no more than it may have.
-_COUNTED_WITH_OTHERS = frozenset({"EnqueueRequest.runs", "AckRequest.ranges"})
+# How many items all lists of a message have together: no more than one of them alone may have.
+_TOGETHER_MAX = {"EnqueueRequest": ITEMS_MAX, "AckRequest": ITEMS_MAX}
 # How often what is repeated inside of what is repeated may be there, in a whole request.
 _TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX, "TaskRun.payloads": ITEMS_MAX}
 _NUMBER_BYTES = {  # all others are varints
@@ -150,16 +151,16 @@ def _shape_of(message: Any, **how: Any) -> Shape:
     inside: dict[int, Shape | Packed] = {}
     fields_max = _FIELDS_SPARE
     for field in message.fields:
-        if field.is_repeated and _name(field) not in _COUNTED_WITH_OTHERS:
+        if field.is_repeated:
             fields_max += _repeated_max(field)
+        total_max = _TOTAL_MAX.get(_name(field))
         if field.message_type is not None:
-            inside[field.number] = _shape_of(
-                field.message_type, is_single=not field.is_repeated, total_max=_TOTAL_MAX.get(_name(field))
-            )
-        elif _name(field) in _TOTAL_MAX:
-            inside[field.number] = counted(_TOTAL_MAX[_name(field)])
+            inside[field.number] = _shape_of(field.message_type, is_single=not field.is_repeated, total_max=total_max)
+        elif total_max is not None:
+            inside[field.number] = Shape(sys.maxsize, total_max=total_max)  # only counted: it is no message
         elif field.is_packed:
             inside[field.number] = Packed(_repeated_max(field), _NUMBER_BYTES.get(field.type, 0))
+    fields_max = min(fields_max, _FIELDS_SPARE + _TOGETHER_MAX.get(message.name, fields_max))
     return Shape(fields_max, inside, has_repeated=fields_max > _FIELDS_SPARE, **how)
 
 

@@ -11,7 +11,6 @@ there only once must not come twice: the parser would merge them, and together t
 inside of what is repeated may have a bound over the whole body: 1,000 times 100 is too much although neither is.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -80,11 +79,6 @@ class Shape:
             number << 3 | _LENGTH: (-1 if shape.is_counted else shape.unseen_bytes_max, shape)
             for number, shape in inside.items()
         }
-
-
-def counted(total_max: int) -> Shape:
-    """Bytes or a text, of which there may be so many in a whole body. There is nothing inside to be looked at."""
-    return Shape(sys.maxsize, total_max=total_max)
 
 
 def scan(data: bytes, shape: Shape) -> None:
