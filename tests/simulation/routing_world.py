@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from holdfast.common.metadata import SHARD_KEY
 from holdfast.proto.v1 import cluster_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import QueueRoute
+from holdfast.routing.task_ids import later_task_ids
 from holdfast.serving.refusals import RefusedError, no_such_shard, not_leader
 from holdfast.serving.statuses import status_of
 from holdfast.transport.channels import CallFailedError, Metadata
@@ -35,7 +36,10 @@ class SimShard:
     number: int
     leader: str = ""  # empty: nobody
     epoch: int = 1
-    ids: dict[str, str] = field(default_factory=dict)  # by request id: the task
+    ids: dict[str, str] = field(default_factory=dict)  # by request id: the task, or the first of a run
+    made: set[str] = field(default_factory=set)
+    acked: set[str] = field(default_factory=set)
+    tokens: dict[str, int] = field(default_factory=dict)  # by task, of those that were claimed
     ready: list[str] = field(default_factory=list)
     claims: dict[str, list[str]] = field(default_factory=dict)  # by claim_request_id
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -59,10 +63,16 @@ class RoutingWorld:
         self.shards = [SimShard(number, SERVERS[number % len(SERVERS)]) for number in range(SHARDS)]
         self.applied: Counter[str] = Counter()  # by payload: how often a task was made
         self.applied_s: dict[str, float] = {}
+        self.tasks: dict[str, str] = {}  # by payload
         self.attempts: Counter[str] = Counter()  # by the first payload, or the claim id: how often servers got the call
         self._believed = {server: {each.number: (each.leader, 1) for each in self.shards} for server in SERVERS}
         self._map = {each.number: (each.leader, 1) for each in self.shards}
         self._made = 0
+        self._done_by: dict[str, Callable[[SimShard, Any], Any]] = {
+            "Enqueue": self._enqueue,
+            "Reserve": self._reserve,
+            "Ack": self._ack,
+        }
         for server in SERVERS:
             self.network.add(server, self._server(server))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,39 +97,73 @@ class RoutingWorld:
                 raise refusal(not_leader(shard.number, epoch, believed if believed not in ("", address) else None))
             if name == "AwaitTasks":
                 return self._await_tasks(shard, address, request)
-            answer = self._enqueue(shard, request) if name == "Enqueue" else self._reserve(shard, request)
-            return answer.SerializeToString()
+            answer: bytes = self._done_by[name](shard, request).SerializeToString()
+            return answer
 
         return serve
 
     def _count(self, name: str, request: Any) -> None:
         if name == "Enqueue":
             self.attempts.update(task.payload.decode() for task in request.tasks)
+            self.attempts.update(payload.decode() for run in request.runs for payload in run.payloads)
 
     def _enqueue(self, shard: SimShard, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
         response = pb.EnqueueResponse()
         for task in request.tasks:
-            found = shard.ids.get(task.request_id, "") if task.request_id else ""
-            if not found:
-                self._made += 1
-                found = task_id(shard.number, self._made)
-                shard.ids[task.request_id or found] = found
-                shard.ready.append(found)
-                shard.changed.set()
-                self.applied[task.payload.decode()] += 1
-                self.applied_s.setdefault(task.payload.decode(), time.monotonic())
-            response.outcomes.add().accepted.task_id = found
+            response.outcomes.add().accepted.task_id = self._make(shard, task.request_id, [task.payload])
+        for run in request.runs:
+            response.runs.add(first_task_id=self._make(shard, run.task.request_id, run.payloads))
         return response
+
+    def _make(self, shard: SimShard, request_id: str, payloads: Sequence[bytes]) -> str:
+        """The first of these tasks, unless they are there already."""
+        if request_id in shard.ids:
+            return shard.ids[request_id]
+        ids = later_task_ids(task_id(shard.number, self._made + 1), len(payloads))
+        self._made += len(ids)
+        shard.ids[request_id or ids[0]] = ids[0]
+        shard.made.update(ids)
+        shard.ready += ids
+        shard.changed.set()
+        for found, payload in zip(ids, map(bytes.decode, payloads), strict=True):
+            self.applied[payload] += 1
+            self.applied_s.setdefault(payload, time.monotonic())
+            self.tasks[payload] = found
+        return ids[0]
 
     def _reserve(self, shard: SimShard, request: pb.ReserveRequest) -> pb.ReserveResponse:
         named = request.claim_request_id
         if named not in shard.claims and not request.held_only and shard.ready:
             count = max(1, request.max_tasks)
             shard.claims[named], shard.ready = shard.ready[:count], shard.ready[count:]
+            for claimed in shard.claims[named]:
+                shard.tokens[claimed] = len(shard.tokens) + 1
         response = pb.ReserveResponse()
         for claimed in shard.claims.get(named, ()):
-            response.claims.add(task_id=claimed, token=1)
+            if request.takes_runs:
+                _add_to_runs(response, claimed, shard.tokens[claimed])
+            else:
+                response.claims.add(task_id=claimed, token=shard.tokens[claimed])
         return response
+
+    def _ack(self, shard: SimShard, request: pb.AckRequest) -> pb.AckResponse:
+        response = pb.AckResponse()
+        stale = pb.Rejection(reason="STALE_TOKEN")
+        for item in request.items:
+            is_acked = self._ack_one(shard, item.claim.task_id, item.claim.token)
+            response.outcomes.append(pb.AckOutcome(acked=pb.Acked()) if is_acked else pb.AckOutcome(rejection=stale))
+        for each in request.ranges:
+            outcome = response.ranges.add()
+            for at, task in enumerate(later_task_ids(each.task_id, each.count)):
+                if not self._ack_one(shard, task, each.token + at):
+                    outcome.refused.add(at=at, rejection=stale)
+        return response
+
+    def _ack_one(self, shard: SimShard, task: str, token: int) -> bool:
+        if shard.tokens.get(task) != token:
+            return False
+        shard.acked.add(task)
+        return True
 
     async def _await_tasks(self, shard: SimShard, address: str, request: pb.AwaitTasksRequest) -> bytes:
         ends_s = time.monotonic() + request.wait_ms / 1000
@@ -230,7 +274,18 @@ class RoutingWorld:
         return {shard.number: shard.claims[claim_id] for shard in self.shards if claim_id in shard.claims}
 
     def made_by(self, shard: int) -> set[str]:
-        return set(self.shards[shard].ids.values())
+        return self.shards[shard].made
+
+
+def _add_to_runs(response: pb.ReserveResponse, claimed: str, token: int) -> None:
+    """To the last run if it follows there, as in a broker."""
+    if response.runs:
+        last = response.runs[-1]
+        count = len(last.payloads)
+        if token == last.token + count and claimed == later_task_ids(last.task_id, count + 1)[count]:
+            last.payloads.append(b"")
+            return
+    response.runs.add(task_id=claimed, token=token, payloads=[b""])
 
 
 def refusal(refused: RefusedError) -> CallFailedError:

@@ -5,6 +5,7 @@ gone, answers that are lost. A seed is a history, and what callers were told is 
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
@@ -24,6 +25,9 @@ from holdfast.router.leaders import Leaders
 from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
 from holdfast.routing.patience import PART_S, TRY_S_MAX, UNHEALTHY_PART_S, UNSETTLED_S
+from holdfast.routing.placing import specs_of
+from holdfast.routing.splitting import join, rejections_of
+from holdfast.routing.task_ids import later_task_ids
 from holdfast.serving.refusals import not_leader
 from holdfast.transport.channels import CallFailedError
 from tests.long import IS_LONG
@@ -39,6 +43,7 @@ SEEDS = 200 if IS_LONG else 2
 
 ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
 RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
+ACK = method(pb, "Tasks", "Ack", pb.AckRequest, pb.AckResponse)
 # Reasons that say of an item that nothing was done.
 NOTHING_DONE = {"NOT_LEADER", "SHUTTING_DOWN", "SHARD_NOT_FOUND", "OVERLOADED"}
 
@@ -64,6 +69,8 @@ class Side(Protocol):
     async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse: ...
 
     async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse: ...
+
+    async def ack(self, request: pb.AckRequest) -> pb.AckResponse: ...
 
     def is_unknown(self, failure: Exception) -> bool:
         """Whether the call may have taken effect."""
@@ -98,6 +105,9 @@ class RouterSide:
         answer = await self._call("Reserve", request, attempt, TIMEOUT_S + request.wait_ms / 1000)
         return pb.ReserveResponse.FromString(answer)
 
+    async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
+        return pb.AckResponse.FromString(await self._call("Ack", request, 1, TIMEOUT_S))
+
     async def _call(self, name: str, request: Any, attempt: int, timeout_s: float) -> bytes:
         caller = Caller(None, attempt, time.monotonic() + timeout_s, lambda: False)
         return await self._gateway.handle(METHODS[name], request.SerializeToString(), caller)
@@ -120,7 +130,7 @@ class DirectSide:
         self._direct = Direct(self._connection)
 
     async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
-        repeatable = all(task.request_id for task in request.tasks)
+        repeatable = all(spec.request_id for spec in specs_of(request))
         return (await self._direct.call(ENQUEUE, request, timeout_s=TIMEOUT_S, repeatable=repeatable)).message
 
     async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse:
@@ -132,6 +142,9 @@ class DirectSide:
             RESERVE, make, wait_ms=request.wait_ms, timeout_s=TIMEOUT_S, repeatable=True, attempt=attempt
         )
         return reply.message
+
+    async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
+        return (await self._direct.call(ACK, request, timeout_s=TIMEOUT_S, repeatable=True)).message
 
     def is_unknown(self, failure: Exception) -> bool:
         assert isinstance(failure, HoldfastError)
@@ -146,12 +159,13 @@ SIDES: dict[str, Callable[[RoutingWorld], Side]] = {"router": RouterSide, "direc
 
 
 class Producer:
-    """Enqueues batches over all shards, and keeps what it was told of each task."""
+    """Enqueues batches over all shards, some of them in runs, and keeps what it was told of each task."""
 
-    def __init__(self, world: RoutingWorld, side: Side, name: str) -> None:
+    def __init__(self, world: RoutingWorld, side: Side, name: str, *, in_runs: bool = False) -> None:
         self._world = world
         self._side = side
         self._name = name
+        self._in_runs = in_runs
         self.accepted: dict[str, str] = {}  # by payload: the task
         self.refused: set[str] = set()  # payloads of which nothing was done
 
@@ -165,26 +179,41 @@ class Producer:
     async def enqueue(self, number: int, count: int, *, has_ids: bool = True) -> None:
         payloads = [f"{self._name}-{number}-{at}" for at in range(count)]
         request = pb.EnqueueRequest()
+        runs = [] if not self._in_runs else [at for at in range(count) if self._world.rng.random() < 0.5]
+        lengths = {at: self._world.rng.randint(1, 5) for at in runs}
         for at, payload in enumerate(payloads):
-            request.tasks.add(
-                queue=QUEUES[at % SHARDS], payload=payload.encode(), request_id=payload if has_ids else ""
-            )
+            spec = pb.TaskSpec(queue=QUEUES[at % SHARDS], request_id=payload if has_ids else "")
+            if at in lengths:
+                names = [f"{payload}.{place}" for place in range(lengths[at])]
+                request.runs.add(task=spec, payloads=[name.encode() for name in names])
+            else:
+                request.tasks.add(payload=payload.encode()).MergeFrom(spec)
+        await self._send(request)
+
+    async def _send(self, request: pb.EnqueueRequest) -> None:
+        tasks = [[task.payload.decode()] for task in request.tasks]
+        runs = [[payload.decode() for payload in run.payloads] for run in request.runs]
         began_s = time.monotonic()
         try:
             response = await self._side.enqueue(request)
         except self._side.failures as failure:
             assert time.monotonic() - began_s <= TIMEOUT_S + SLACK_S
             if not self._side.is_unknown(failure):
-                self.refused.update(payloads)
+                self.refused.update(payload for payloads in (*tasks, *runs) for payload in payloads)
             return
-        assert len(response.outcomes) == count, "no part is lost"
-        for payload, outcome in zip(payloads, response.outcomes, strict=True):
-            if outcome.HasField("accepted"):
-                self.accepted[payload] = outcome.accepted.task_id
-            elif outcome.rejection.reason in NOTHING_DONE:
-                self.refused.add(payload)
-            else:
-                assert outcome.rejection.reason == "OUTCOME_UNKNOWN"
+        assert (len(response.outcomes), len(response.runs)) == (len(tasks), len(runs)), "no part is lost"
+        for payloads, outcome in zip(tasks, response.outcomes, strict=True):
+            self._note(payloads, outcome.accepted.task_id, outcome.rejection)
+        for payloads, told in zip(runs, response.runs, strict=True):
+            self._note(payloads, told.first_task_id, told.rejection)
+
+    def _note(self, payloads: list[str], first: str, rejection: pb.Rejection) -> None:
+        if first:
+            self.accepted.update(zip(payloads, later_task_ids(first, len(payloads)), strict=True))
+        elif rejection.reason in NOTHING_DONE:
+            self.refused.update(payloads)
+        else:
+            assert rejection.reason == "OUTCOME_UNKNOWN"
 
     def check(self) -> None:
         applied = self._world.applied
@@ -192,6 +221,7 @@ class Producer:
         for payload, task in self.accepted.items():
             assert applied[payload] == 1, f"{payload} was accepted and made {applied[payload]} times"
             assert task in made
+            assert self._world.tasks[payload] == task, f"{payload} was told the id of another task"
         assert len(set(self.accepted.values())) == len(self.accepted), "no answer is given to two items"
         for payload in self.refused:
             assert applied[payload] == 0, f"{payload} was made although nothing was to be done"
@@ -200,10 +230,14 @@ class Producer:
 class Worker:
     """Reserves, and asks for what an unsettled call has claimed. A call that fails is repeated with the same id."""
 
-    def __init__(self, world: RoutingWorld, side: Side, name: str) -> None:
+    def __init__(self, world: RoutingWorld, side: Side, name: str, *, in_runs: bool = False) -> None:
+        """`in_runs`: takes runs, and acks what it was given, in ranges where that can be."""
         self._world = world
         self._side = side
         self._name = name
+        self._in_runs = in_runs
+        self._unacked: list[pb.AckRange] = []
+        self.acked: set[str] = set()
         self.got: dict[str, list[str]] = {}  # by claim id, of calls that were answered
         self.repeated: set[str] = set()  # ids of calls of which one failed
 
@@ -213,12 +247,16 @@ class Worker:
             claim_id = f"{self._name}x{number}"
             self.got[claim_id] = await self.reserve(claim_id, wait_ms=self._world.rng.choice([0, 2_000]))
             number += 1
+            if self._in_runs and self._world.rng.random() < 0.3:
+                await self.ack()
 
     async def reserve(self, claim_id: str, wait_ms: int) -> list[str]:
         request = pb.ReserveRequest(
             queues=QUEUES, worker=self._name, max_tasks=2, lease_ms=60_000, wait_ms=wait_ms, claim_request_id=claim_id,
-            settles_later=self._world.rng.random() < 0.3,
+            settles_later=self._world.rng.random() < 0.3, takes_runs=self._in_runs,
         )  # fmt: skip
+        if self._in_runs:
+            request.max_tasks = self._world.rng.randint(1, 6)
         attempt = 1
         got: list[str] = []
         while True:
@@ -231,28 +269,72 @@ class Worker:
                 self.repeated.add(claim_id)
                 await asyncio.sleep(0.1)
             else:
-                got += [claim.task_id for claim in response.claims]
+                got += self._receive(response)
                 if not response.unsettled_shards:
                     return got
                 request.held_only, request.held_at[:], request.wait_ms = True, response.unsettled_shards, 0
             assert time.monotonic() - began_s <= wait_s + TIMEOUT_S + SLACK_S
 
+    def _receive(self, response: pb.ReserveResponse) -> list[str]:
+        assert not (response.claims if self._in_runs else response.runs), "claims come as they were asked for"
+        for run in response.runs:
+            self._unacked.append(pb.AckRange(task_id=run.task_id, token=run.token, count=len(run.payloads)))
+        ids = [claim.task_id for claim in response.claims]
+        return ids + [task for run in response.runs for task in later_task_ids(run.task_id, len(run.payloads))]
 
-async def history(seed: int, build: Callable[[RoutingWorld], Side], faults: dict[str, Any]) -> RoutingWorld:
+    async def ack(self) -> None:
+        """All that was not acked yet, of all shards; what is not known, or not done, the next time."""
+        ranges = [each for each in self._unacked if each.count > 1]
+        alone = [each for each in self._unacked if each.count == 1]
+        items = [pb.AckItem(claim=pb.ClaimRef(task_id=each.task_id, token=each.token)) for each in alone]
+        if not self._unacked:
+            return
+        try:
+            response = await self._side.ack(pb.AckRequest(items=items, ranges=ranges))
+        except self._side.failures:
+            return
+        told = [*response.outcomes, *response.ranges]
+        assert (len(response.outcomes), len(response.ranges)) == (len(alone), len(ranges)), "no part is lost"
+        self._unacked = []
+        for each, outcome in zip([*alone, *ranges], told, strict=True):
+            refused = rejections_of(outcome)
+            assert {rejection.reason for rejection in refused} <= {*NOTHING_DONE, "OUTCOME_UNKNOWN"}
+            if refused:
+                self._unacked.append(each)
+            else:
+                self.acked.update(later_task_ids(each.task_id, each.count))
+
+    def check(self) -> None:
+        assert not self._unacked, "everybody could be told"
+        acked = {task for shard in self._world.shards for task in shard.acked}
+        assert acked >= self.acked, "what was told to be acked is acked"
+        if self._in_runs:
+            assert self.acked == {task for tasks in self.got.values() for task in tasks}
+
+
+async def history(
+    seed: int, build: Callable[[RoutingWorld], Side], faults: dict[str, Any], *, in_runs: bool = False
+) -> RoutingWorld:
+    """`in_runs`: tasks and claims come in runs as well, and are acked."""
     world = RoutingWorld(seed, **faults)
     side = build(world)
-    producers = [Producer(world, side, f"p{number}") for number in range(2)]
-    workers = [Worker(world, side, f"w{number}") for number in range(3)]
+    producers = [Producer(world, side, f"p{number}", in_runs=in_runs) for number in range(2)]
+    workers = [Worker(world, side, f"w{number}", in_runs=in_runs) for number in range(3)]
     try:
         callers = [*(each.run(TROUBLE_S) for each in producers), *(each.run(TROUBLE_S) for each in workers)]
         await asyncio.gather(world.make_trouble(TROUBLE_S), *callers)
         await world.heal()
-        drain = Worker(world, side, "drain")
+        drain = Worker(world, side, "drain", in_runs=in_runs)
         await drain.run(time.monotonic() + 3.0)
+        for worker in (*workers, drain):
+            await worker.ack()
+            worker.check()
         assert not any(shard.ready for shard in world.shards), "whatever is ready is claimed"
         for producer in producers:
             producer.check()
-        check_claims(world, [*workers, drain], is_answered=not faults.get("silences") and not faults.get("stops"))
+        # With acks beside them, more answers are lost than a claim can always wait for.
+        is_answered = not faults.get("silences") and not faults.get("stops") and not in_runs
+        check_claims(world, [*workers, drain], is_answered=is_answered)
         assert max(world.applied.values()) == 1, "nothing is carried out twice"
         assert max(world.attempts.values()) <= ATTEMPTS_MAX
     finally:
@@ -280,7 +362,8 @@ def check_claims(world: RoutingWorld, workers: list[Worker], *, is_answered: boo
 def run(side: str, faults: dict[str, Any], seeds: int = SEEDS) -> None:
     for seed in range(seeds):
         try:
-            world = virtual_time.run(lambda: history(seed, SIDES[side], faults), seed)  # noqa: B023 - runs at once
+            make = partial(history, seed, SIDES[side], faults, in_runs=seed % 2 == 1)
+            world = virtual_time.run(make, seed)
         except AssertionError as problem:
             raise AssertionError(f"seed {seed}: {problem}") from problem
         assert sum(world.applied.values()) > 10, "there was something to be told of"
@@ -302,6 +385,11 @@ async def ask_nobody(_self: object, call: Any) -> tuple[list[int], list[int]]:
     return [], []
 
 
+def join_backwards(parts: Any, count: int) -> list[Any]:
+    answers = [(positions, list(reversed(answers))) for positions, answers in parts]
+    return join(answers, count)
+
+
 # Rules that are left out, and what is seen then.
 ABLATIONS: dict[str, tuple[str, str, str, Any, str]] = {
     "everything is repeated": (
@@ -318,6 +406,9 @@ ABLATIONS: dict[str, tuple[str, str, str, Any, str]] = {
     "who may hold claims is not named": (
         "router", "everything", "holdfast.routing.reserve_calls.ReserveCall.unsettled_shards", (),
         "has claims that nobody was given",
+    ),
+    "answers are in another order": (
+        "router", "moves", "holdfast.routing.splitting.join", join_backwards, "was told the id of another task",
     ),
     "no pauses": (
         "direct", "lost answers", "holdfast.routing.retries.BACKOFF", Backoff(0.001, 0.001), str(ATTEMPTS_MAX),

@@ -28,12 +28,13 @@ def take_batch(line: deque[T], items_max: int, bytes_max: int, bytes_of: Callabl
     return batch
 
 
-def ack_parts(items: Sequence[Claim | Ack]) -> list[list[int]]:
+def ack_parts(items: Sequence[Claim | Ack]) -> list[range]:
     """Which of them go into one call, by position: a server takes so many follow-ups in one."""
     made = [len(item.follow_ups) if isinstance(item, Ack) else 0 for item in items]
     if sum(made) <= FOLLOW_UPS_PER_CALL_MAX:
-        return [list(range(len(made)))]
-    line, parts = deque(range(len(made))), []
+        return [range(len(made))]
+    line, parts = deque(range(len(made))), list[range]()
     while line:
-        parts.append(take_batch(line, len(made), FOLLOW_UPS_PER_CALL_MAX, made.__getitem__))
+        part = take_batch(line, len(made), FOLLOW_UPS_PER_CALL_MAX, made.__getitem__)
+        parts.append(range(part[0], part[-1] + 1))
     return parts

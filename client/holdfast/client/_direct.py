@@ -30,8 +30,9 @@ from holdfast.client.errors import (
 )
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.calls import ENQUEUED
 from holdfast.routing.leases import count_from
-from holdfast.routing.placing import place
+from holdfast.routing.placing import place, specs_of
 from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.over_shards import SplitCall, send_over_shards, send_parts
@@ -147,7 +148,7 @@ class Direct:
         with self._topology.refreshing_after_errors():
             if isinstance(request, pb.EnqueueRequest):
                 keys = _enqueue_keys(request, routes, next(self._turns))
-                reply = await send_parts(call, self._parts, "tasks", keys)
+                reply = await send_parts(call, self._parts, ENQUEUED, keys)
                 for queue, generation in cast(pb.EnqueueResponse, reply.message).generations.items():
                     self._topology.heard_of(queue, generation)
                 return reply
@@ -206,7 +207,7 @@ class Direct:
 def _queues(request: Any) -> Iterable[str]:
     """The queues that a request is about, by name; none if it is about tasks by their ids, or about all shards."""
     if isinstance(request, pb.EnqueueRequest):
-        return [task.queue for task in request.tasks]
+        return [spec.queue for spec in specs_of(request)]
     if isinstance(request, pb.QueueStatsRequest):
         return request.queues
     if isinstance(request, _OF_ALL_WITHOUT_A_QUEUE) and not request.queue:
@@ -216,7 +217,7 @@ def _queues(request: Any) -> Iterable[str]:
 
 def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
     try:
-        return place(request.tasks, routes.__getitem__, turn).shards
+        return place(specs_of(request), routes.__getitem__, turn).shards
     except UnknownGenerationError as unknown:
         raise _stale_map(unknown) from None
 

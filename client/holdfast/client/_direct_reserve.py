@@ -23,7 +23,7 @@ from holdfast.routing.patience import GRACE_S, TRY_S_MAX, UNSETTLED_S, Leader
 from holdfast.routing.reserve_calls import FailureMeaning, Places
 from holdfast.routing.sets import visible
 from holdfast.routing.splitting import split_over
-from holdfast.transport.reserving import ReserveOverShards, ShardsCall
+from holdfast.transport.reserving import ReserveOverShards, ShardsCall, says_something
 
 RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
 _AWAIT = method(pb, "Tasks", "AwaitTasks", pb.AwaitTasksRequest, pb.AwaitTasksResponse)
@@ -186,7 +186,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
         self._topology.request_refresh_after(failure)
 
     def has_something(self, reply: Reply[pb.ReserveResponse]) -> bool:
-        return bool(reply.message.claims or reply.message.run_dry_ms)
+        return says_something(reply.message)
 
     def unsettled(
         self, shards: Sequence[int], reply: Reply[pb.ReserveResponse] | None = None

@@ -222,7 +222,7 @@ def read_each(outcomes: Sequence[OutcomeT], asked: int, done: str, read: Callabl
         if case == done:
             results.append(read(outcome))
         elif case == "rejection":
-            results.append(_rejection(outcome.rejection))
+            results.append(rejection_of(outcome.rejection))
         else:
             raise UnexpectedAnswer("an outcome of an unknown kind")
     return results
@@ -274,5 +274,5 @@ def wire_state(state: TaskState) -> int:
     return pb.TaskState.Value(f"TASK_STATE_{TaskState(state).name}")
 
 
-def _rejection(message: pb.Rejection) -> Rejected:
+def rejection_of(message: pb.Rejection) -> Rejected:
     return rejected(message.reason, message.message, field=message.field, retry_after_ms=max(0, message.retry_after_ms))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.client.models import NewTask
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.placing import specs_of
 from holdfast.routing.sets import automatic_key
 
 # An automatic idempotency key must outlive the call: its last repetition may reach the server late.
@@ -24,14 +25,16 @@ def add_automatic_keys(
     generation_of: Callable[[str], int],
     kept: Sequence[str] = (),
 ) -> list[int]:
-    """Gives an id to each task without one, so that the call can be repeated; returns the places of these tasks.
+    """Gives an id to each task without one, so that the call can be repeated, and to each run; returns the places of
+    these tasks.
 
-    `generation_of` a queue: of its set of shards. The id names it, so that a repetition finds its first attempt.
-    `kept`: for each task its automatic idempotency key of an earlier attempt; empty if there was none."""
+    `tasks`: those of the request and, behind them, one of each run. `generation_of` a queue: of its set of shards. The
+    id names it, so that a repetition finds its first attempt. `kept`: for each task its automatic idempotency key of an
+    earlier attempt; empty if there was none."""
     without = [at for at, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
     if without:
         call_key = uuid.uuid4().hex
-        specs = request.tasks
+        specs = specs_of(request)
         for at in without:
             spec = specs[at]
             known = kept[at] if kept else ""

@@ -19,7 +19,8 @@ _QUEUE_GROUPS = 16
 # Refusals of a shard after which its items are sent again: nothing was done, or sending them again does no harm.
 _REPEATED = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "OVERLOADED", "OUTCOME_UNKNOWN"})
 
-# The outcomes of tasks, and the request ids that they were sent with.
+# The outcomes of tasks, and the request ids that they were sent with: one each, because what is refused is sent again
+# by itself.
 Sent = tuple[list[Accepted | Rejected], Sequence[str]]
 
 

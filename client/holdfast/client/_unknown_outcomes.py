@@ -4,9 +4,12 @@ A server that says of an item "nothing was done, try again" speaks of the attemp
 earlier one was lost, nobody knows that of the call, and whoever believed it would hand over the same task twice.
 """
 
+from itertools import chain
+
 from google.protobuf.message import Message
 
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.splitting import rejections_of
 
 # Reasons that say nothing about the item itself. Other servers of the same cluster, or a later moment, may take it.
 PASSING = frozenset(
@@ -40,10 +43,8 @@ def mark_unknown(answer: Message) -> None:
     """Makes OUTCOME_UNKNOWN of each refusal that may pass."""
     if not isinstance(answer, _ANSWERS):
         return
-    for outcome in answer.outcomes:
-        if outcome.WhichOneof("outcome") != "rejection":
-            continue
-        refused = outcome.rejection
+    outcomes = chain(answer.outcomes, getattr(answer, "runs", ()), getattr(answer, "ranges", ()))
+    for refused in chain.from_iterable(map(rejections_of, outcomes)):
         if refused.reason != _UNKNOWN and (refused.retry_after_ms > 0 or refused.reason in PASSING):
             refused.message = (
                 f"An earlier attempt may have taken effect; the last one was refused with {refused.reason}: "

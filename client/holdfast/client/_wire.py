@@ -7,8 +7,9 @@ at optional ones only where they are present.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from itertools import count
 
+from holdfast.client._claims import claim_parts, claims_of, put_claim
 from holdfast.client._fitting import (
     MISFITS,
     at_most_one_start,
@@ -34,7 +35,6 @@ from holdfast.client.models import (
     Attempt,
     Cancelled,
     Claim,
-    ClaimedTask,
     Claims,
     Extended,
     Extension,
@@ -65,9 +65,6 @@ _SCOPE_NUMBERS = {
 }
 _SCOPES: dict[int, UniqueScope] = {number: scope for scope, number in _SCOPE_NUMBERS.items()}
 
-_SECRET_BITS = 64  # of a token, below its number
-_SECRET_MAX = (1 << _SECRET_BITS) - 1
-
 # All numbers of a task, an automatic idempotency key, and what the encoding adds.
 _TASK_BYTES = 300
 
@@ -75,9 +72,10 @@ _TASK_BYTES = 300
 # ---------------------------------------------------------------------------------------------- requests
 
 
-def enqueue_request(tasks: Sequence[NewTask]) -> pb.EnqueueRequest:
+def enqueue_request(tasks: Sequence[NewTask], places: Iterable[int] | None = None) -> pb.EnqueueRequest:
+    """`places`: of these tasks in the caller's batch, if they are not all."""
     request = pb.EnqueueRequest()
-    _put_specs(request.tasks.add, tasks, "tasks")
+    _put_specs(request.tasks.add, tasks, "tasks", places)
     return request
 
 
@@ -116,6 +114,7 @@ def reserve_request(
         wait_ms=wait_ms,
         claim_request_id=claim_request_id,
         worker=worker,
+        takes_runs=True,
         queue_tasks_max=limits,
         type_lease_ms=leases,
         empty_handed=empty_handed,
@@ -149,21 +148,22 @@ def _queue_limits(queues: Sequence[str], limits: Mapping[str, int]) -> list[int]
     return found
 
 
-def ack_request(items: Sequence[Claim | Ack]) -> pb.AckRequest:
+def ack_request(items: Sequence[Claim | Ack], places: Iterable[int] | None = None) -> pb.AckRequest:
+    """`places`: of these items in the caller's batch, if they are not all."""
     request = pb.AckRequest()
     add = request.items.add
-    for index, item in enumerate(items):
+    for index, item in zip(count() if places is None else places, items, strict=False):
         message = add()
         try:
             if isinstance(item, Ack):
-                _put_claim(message.claim, item.claim)
+                put_claim(message.claim, item.claim)
                 if item.result is not None:
                     message.result = item.result
             else:
-                _put_claim(message.claim, item)
+                put_claim(message.claim, item)
         except MISFITS as found:
             claim, result = (item.claim, item.result) if isinstance(item, Ack) else (item, None)
-            values = {"claim": _claim_parts(claim), "result": result}
+            values = {"claim": claim_parts(claim), "result": result}
             raise field_misfit(pb.AckItem, values, f"items[{index}]", found) from None
         if isinstance(item, Ack) and item.follow_ups:
             _put_specs(message.follow_ups.add, item.follow_ups, f"items[{index}].follow_ups")
@@ -175,7 +175,7 @@ def fail_request(items: Sequence[Failure]) -> pb.FailRequest:
     for index, item in enumerate(items):
         message = request.items.add()
         try:
-            _put_claim(message.claim, item.claim)
+            put_claim(message.claim, item.claim)
             message.error.type = item.error.type
             message.error.message = item.error.message
             message.error.traceback = item.error.traceback
@@ -186,7 +186,7 @@ def fail_request(items: Sequence[Failure]) -> pb.FailRequest:
             message.dead = item.dead
         except MISFITS as found:
             values = parts(item, "retry_delay_ms", "retry_at_ms", "dead")
-            values["claim"] = _claim_parts(getattr(item, "claim", None))
+            values["claim"] = claim_parts(getattr(item, "claim", None))
             values["error"] = parts(getattr(item, "error", None), "type", "message", "traceback")
             raise field_misfit(pb.FailItem, values, f"items[{index}]", found) from None
         if item.retry_at_ms is not None and item.retry_delay_ms is not None:
@@ -199,10 +199,10 @@ def extend_request(items: Sequence[Extension]) -> pb.ExtendRequest:
     for index, item in enumerate(items):
         message = request.items.add()
         try:
-            _put_claim(message.claim, item.claim)
+            put_claim(message.claim, item.claim)
             message.lease_ms = number(item.lease_ms)
         except MISFITS as found:
-            values = {"claim": _claim_parts(getattr(item, "claim", None))} | parts(item, "lease_ms")
+            values = {"claim": claim_parts(getattr(item, "claim", None))} | parts(item, "lease_ms")
             raise field_misfit(pb.ExtendItem, values, f"items[{index}]", found) from None
     return request
 
@@ -211,9 +211,9 @@ def release_request(claims: Sequence[Claim], delay_ms: int) -> pb.ReleaseRequest
     request = fit(pb.ReleaseRequest, delay_ms=delay_ms)
     for index, claim in enumerate(claims):
         try:
-            _put_claim(request.claims.add(), claim)
+            put_claim(request.claims.add(), claim)
         except MISFITS as found:
-            raise field_misfit(pb.ClaimRef, _claim_parts(claim), f"claims[{index}]", found) from None
+            raise field_misfit(pb.ClaimRef, claim_parts(claim), f"claims[{index}]", found) from None
     return request
 
 
@@ -252,22 +252,10 @@ def checked_task_ids(task_ids: Sequence[str]) -> list[str]:
     return list(wait_tasks_request(task_ids, 0).task_ids)
 
 
-def _put_claim(message: pb.ClaimRef, claim: Claim) -> None:
-    message.task_id = claim.task_id
-    token = claim.token
-    message.token = token >> _SECRET_BITS
-    message.secret = token & _SECRET_MAX
-
-
-def _claim_parts(claim: object) -> dict[str, Any]:
-    """What names a claim, for `field_misfit`: of a token the half that may not fit."""
-    named = parts(claim, "task_id", "token")
-    token = named.get("token")
-    return named | {"token": token >> _SECRET_BITS} if isinstance(token, int) else named
-
-
-def _put_specs(add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str) -> None:
-    for index, task in enumerate(tasks):
+def _put_specs(
+    add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str, places: Iterable[int] | None = None
+) -> None:
+    for index, task in zip(count() if places is None else places, tasks, strict=False):
         try:
             _put_spec(add(), task)
         except MISFITS as found:
@@ -448,7 +436,7 @@ def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[Task
 
 def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> Claims:
     answered_s = sent_s + (response.waited_ms + response.routed_ms) / 1000
-    claims = [_claimed(claim, answered_s) for claim in response.claims]
+    claims = [claim for run in response.runs for claim in claims_of(run, answered_s)]
     unsettled = tuple(response.unsettled_shards)
     return Claims(claims, response.run_dry_ms / 1000, unsettled, response.suggested_wait_ms)
 
@@ -466,12 +454,12 @@ def _accepted(message: pb.Accepted) -> Accepted:
     return Accepted(message.task_id, True, state_of(state) if state else None)
 
 
-_ACKED = Acked()
+ACKED = Acked()
 
 
 def _acked(message: pb.Acked) -> Acked:
     # Nearly every ack comes without follow-ups: they share one value.
-    return Acked(tuple(map(_accepted, message.follow_ups))) if message.follow_ups else _ACKED
+    return Acked(tuple(map(_accepted, message.follow_ups))) if message.follow_ups else ACKED
 
 
 def _extended(message: pb.Extended, *, sent_s: float) -> Extended:
@@ -481,34 +469,6 @@ def _extended(message: pb.Extended, *, sent_s: float) -> Extended:
         cancel_requested=message.cancel_requested,
         draining=message.draining,
         ends_attempt=message.ends_attempt,
-    )
-
-
-def _claimed(claim: pb.Claim, answered_s: float) -> ClaimedTask:
-    """`answered_s`: when the broker made its answer, or a moment before."""
-    spec = claim.task
-    lease_ms = claim.lease_ms
-    headers = spec.headers
-    return ClaimedTask(
-        task_id=claim.task_id,
-        token=claim.token << _SECRET_BITS | claim.secret,
-        queue=spec.queue,
-        type=spec.type,
-        payload=spec.payload,
-        headers=dict(headers) if headers else {},
-        priority=spec.priority if spec.HasField("priority") else None,
-        tenant=spec.tenant,
-        request_id=spec.request_id,
-        attempt=claim.attempt,
-        claims=claim.claims,
-        max_attempts=spec.max_attempts if spec.HasField("max_attempts") else None,
-        limit_key=spec.limit_key,
-        unique_key=spec.unique_key,
-        timeout_ms=spec.timeout_ms if spec.HasField("timeout_ms") else None,
-        enqueued_at_ms=claim.enqueued_at_ms,
-        alone=claim.alone,
-        lease_ms=lease_ms,
-        lease_ends_s=answered_s + lease_ms / 1000,
     )
 
 

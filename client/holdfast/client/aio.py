@@ -24,8 +24,10 @@ from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations, Unanswered
 from holdfast.client._options import call_limit_s, limit_s
 from holdfast.client._queues import QueueCalls
-from holdfast.client._request_ids import add_automatic_keys, automatic_key_ttl_ms, told_apart
+from holdfast.client._ranges import AckBatch
+from holdfast.client._request_ids import automatic_key_ttl_ms
 from holdfast.client._rpc import Connection, method
+from holdfast.client._runs import EnqueueBatch
 from holdfast.client._schedules import ScheduleCalls
 from holdfast.client._single_enqueues import Sent, SingleEnqueue, SingleEnqueues
 from holdfast.client.errors import (
@@ -59,7 +61,6 @@ from holdfast.client.models import (
     Updated,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.splitting import outcomes_of
 
 DEFAULT_ADDRESS = "localhost:7400"
 DEFAULT_TIMEOUT_S = 10.0
@@ -132,7 +133,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         self._calls: Connection | Direct = self._direct or self._connection
         self._generations = Generations()
         self._reserves = Unanswered()
-        self._single_enqueues = Coalescer(SingleEnqueues(self._enqueue_until), _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
+        self._single_enqueues = Coalescer(SingleEnqueues(self._enqueue_singles), _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
 
     @property
     def address(self) -> str:
@@ -191,7 +192,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         if not tasks:
             return []
         try:
-            return (await self._enqueue_until(tasks, call_limit_s(timeout_s, self._timeout_s)))[0]
+            return await self._enqueue_until(EnqueueBatch(tasks), call_limit_s(timeout_s, self._timeout_s))
         except InvalidArgument:
             misfits = _misfits(tasks)
             if not misfits:
@@ -204,12 +205,38 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             outcomes[place] = at_place(outcome, place) if isinstance(outcome, Rejected) else outcome
         return [outcomes[place] for place in range(len(tasks))]
 
-    async def _enqueue_until(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str] = ()) -> Sent:
+    async def enqueue_run(
+        self, task: NewTask, payloads: Sequence[bytes], *, timeout_s: float | None = None
+    ) -> list[Accepted | Rejected]:
+        """Hands over one task for each payload, all else being as in `task`: the same as `enqueue_many` with many such
+        tasks, for those who have only payloads.
+
+        >>> import asyncio
+        >>> async def main() -> None:
+        ...     async with AsyncClient() as client:
+        ...         addresses = [b"ada@example.org", b"bob@example.org"]
+        ...         outcomes = await client.enqueue_run(NewTask("mail", "welcome", priority=7), addresses)
+        ...         print(["refused" if isinstance(outcome, Rejected) else "accepted" for outcome in outcomes])
+        >>> asyncio.run(main())
+        ['accepted', 'accepted']
+        """
+        batch = EnqueueBatch.of_payloads(task, payloads)
+        return await self._enqueue_until(batch, call_limit_s(timeout_s, self._timeout_s)) if len(payloads) else []
+
+    async def _enqueue_singles(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str]) -> Sent:
+        batch = EnqueueBatch(tasks, in_runs=False)
+        return await self._enqueue_until(batch, timeout_s, kept), batch.request_ids
+
+    async def _enqueue_until(
+        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str] = ()
+    ) -> list[Accepted | Rejected]:
         """`kept`: the automatic idempotency keys that they had before."""
         ends_s = time.monotonic() + timeout_s
         while True:
             try:
-                return await self._enqueue_once(tasks, timeout_s, kept)
+                return await self._enqueue_once(batch, timeout_s, kept)
+            except InvalidArgument as error:
+                raise batch.named(error) from None
             except Unavailable as error:
                 # Raised only if no attempt did anything: so the tasks may get other ids, of a set the server knows.
                 # If the server may yet hear of the set that they name, the call has waited for that until its end.
@@ -218,21 +245,19 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
                 if not is_new or not self._connection.retries or timeout_s <= 0:
                     raise
 
-    async def _enqueue_once(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str]) -> Sent:
-        request = _wire.enqueue_request(tasks)
-        automatic: Sequence[int] = ()
+    async def _enqueue_once(
+        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str]
+    ) -> list[Accepted | Rejected]:
         if self._connection.retries:
             if self._direct is not None:  # their sets are named in the ids
-                await self._direct.learn_of([task.queue for task in tasks], timeout_s)
-            automatic = add_automatic_keys(request, tasks, automatic_key_ttl_ms(timeout_s), self._generation_of, kept)
-        # Without a request_id the server cannot tell a repeated task from a new one.
-        repeatable = len(automatic) == len(tasks) or all(spec.request_id for spec in request.tasks)
-        is_first = not any(kept)
-        response = await self._call(_ENQUEUE, request, timeout_s, repeatable=repeatable, is_first=is_first)
+                await self._direct.learn_of(batch.queues, timeout_s)
+            batch.add_automatic_keys(automatic_key_ttl_ms(timeout_s), self._generation_of, kept)
+        response = await self._call(
+            _ENQUEUE, batch.request, timeout_s, repeatable=batch.is_repeatable, is_first=not any(kept)
+        )
         if response.generations:
             self._generations.learn(response.generations)
-        outcomes = _wire.enqueue_outcomes(response, len(tasks), told_apart(tasks, automatic))
-        return outcomes, [spec.request_id for spec in request.tasks]
+        return batch.outcomes(response)
 
     def _generation_of(self, queue: str) -> int:
         # Straight to the leaders only what is on the map counts: with an id of a newer set there would be no way.
@@ -333,30 +358,19 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         1,000 follow-ups in all these are several calls, one after the other; if one fails, do the same again."""
         if not items:
             return []
-        request = _wire.ack_request(items)
-        parts = ack_parts(items)
-        if len(parts) == 1:
-            response = await self._call(_ACK, request, timeout_s, repeatable=True)
-        else:
-            response = await self._ack_in_parts(request, parts, call_limit_s(timeout_s, self._timeout_s))
-        return _wire.ack_outcomes(response, len(items))
-
-    async def _ack_in_parts(
-        self, request: pb.AckRequest, parts: Sequence[Sequence[int]], timeout_s: float
-    ) -> pb.AckResponse:
-        """An ack whose answer was lost is answered as the first time, so all of it can be repeated."""
+        timeout_s = call_limit_s(timeout_s, self._timeout_s)
         ends_s = time.monotonic() + timeout_s
-        response = pb.AckResponse()
-        for positions in parts:
+        outcomes: list[Acked | Rejected] = []
+        # An ack whose answer was lost is answered as the first time, so all of it can be repeated.
+        for part in [AckBatch(items[part.start : part.stop], part.start) for part in ack_parts(items)]:
             left_s = ends_s - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 and outcomes:
                 raise DeadlineExceeded(self.address, timeout_s)
-            part = pb.AckRequest(items=[request.items[at] for at in positions])
-            answer = await self._call(_ACK, part, left_s, repeatable=True)
-            if len(answer.outcomes) != len(positions):
-                raise UnexpectedAnswer(f"{len(answer.outcomes)} outcomes for {len(positions)} items")
-            response.outcomes.extend(outcomes_of(pb.AckResponse, answer, positions))
-        return response
+            try:
+                outcomes += part.outcomes(await self._call(_ACK, part.request, left_s, repeatable=True))
+            except InvalidArgument as error:
+                raise part.named(error) from None
+        return outcomes
 
     async def fail(
         self,

@@ -89,6 +89,12 @@ class Client(BlockingCalls):
         """Hands over many tasks in one call: by far the cheapest way, up to 1,000 tasks or 4 MiB at a time."""
         return self._thread.run(lambda calls: calls.enqueue_many(tasks, timeout_s=timeout_s))
 
+    def enqueue_run(
+        self, task: NewTask, payloads: Sequence[bytes], *, timeout_s: float | None = None
+    ) -> list[Accepted | Rejected]:
+        """Hands over one task for each payload, all else being as in `task`; see `AsyncClient.enqueue_run`."""
+        return self._thread.run(lambda calls: calls.enqueue_run(task, payloads, timeout_s=timeout_s))
+
     # -------------------------------------------------------------------------------------------- workers
 
     def reserve(

@@ -27,8 +27,14 @@ def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
 class Placed:
     """Where the tasks of an Enqueue go."""
 
-    shards: list[int]  # one entry if all go there
+    shards: list[int]  # in the order of `specs_of`; one entry if all go there
     generations: dict[str, int]  # what the caller should know before it makes up more ids
+
+
+def specs_of(request: Any) -> Sequence[Any]:
+    """What an Enqueue says of its tasks, and behind them of its runs: each of these goes whole to one shard, as a task
+    with its request id would."""
+    return [*request.tasks, *(run.task for run in request.runs)] if request.runs else request.tasks
 
 
 def place(tasks: Sequence[Any], route: Callable[[str], QueueRoute], pick: int) -> Placed:

@@ -1,5 +1,8 @@
 """A batch over several shards: one part for each of them, and the answers joined in the order of the batch. The
 messages are those of the wire API, which this package does not know.
+
+A batch may have two lists: items that are about one task each, and items that are about several. Each list is split and
+joined by itself.
 """
 
 import re
@@ -7,7 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
+# What goes to one shard: the positions of its items in each of the lists, by field of the request.
+Part = Mapping[str, Sequence[int]]
 
+# What is about several tasks is answered in a list of the same name, all else as an outcome.
+_ANSWERED_BY_NAME = frozenset({"runs", "ranges"})
 _INDEX = re.compile(r"^(\w+)\[(\d+)\]")
 
 
@@ -52,40 +59,71 @@ def join(parts: Iterable[tuple[Sequence[int], Sequence[Answer]]], count: int) ->
         raise ValueError(f"Expected an answer for item {problem.args[0]}, but there is none.") from None
 
 
-def split_request(request: Any, field: str, parts: Mapping[int, Sequence[int]]) -> dict[int, Any]:
+def answered_in(field: str) -> str:
+    """The list of the response that has one outcome for each item of this list of the request."""
+    return field if field in _ANSWERED_BY_NAME else "outcomes"
+
+
+def split_lists(request: Any, fields: Sequence[str], keys: Sequence[int]) -> dict[int, dict[str, list[int]]]:
+    """The part of each shard, from the shard of each item of these lists, one list behind the other."""
+    parts: dict[int, dict[str, list[int]]] = {}
+    first = 0
+    for field in fields:
+        count = len(getattr(request, field))
+        for shard, positions in split(keys[first : first + count]).items():
+            parts.setdefault(shard, {})[field] = positions
+        first += count
+    return parts
+
+
+def split_request(request: Any, parts: Mapping[int, Part]) -> dict[int, Any]:
     """A request for each shard, with its items and all else that the whole request says, known here or not."""
-    items = getattr(request, field)
     of_all = type(request)()
     of_all.CopyFrom(request)
-    of_all.ClearField(field)
+    for field in {field for part in parts.values() for field in part}:
+        of_all.ClearField(field)
     requests = {}
-    for shard, positions in parts.items():
-        part = requests[shard] = type(request)()
-        part.CopyFrom(of_all)
-        getattr(part, field).extend([items[at] for at in positions])
+    for shard, part in parts.items():
+        own = requests[shard] = type(request)()
+        own.CopyFrom(of_all)
+        for field, positions in part.items():
+            items = getattr(request, field)
+            getattr(own, field).extend([items[at] for at in positions])
     return requests
 
 
-def join_parts(kind: Any, parts: Sequence[tuple[Sequence[int], Any]]) -> Any:
-    """The response of this kind to a whole batch, from (positions, what was answered) of each part: a response with an
-    outcome for each of its items, or the rejection of each."""
+def join_parts(kind: Any, parts: Sequence[tuple[Part, Any]]) -> Any:
+    """The response of this kind to a whole batch, from (part, what was answered) of each: a response with an outcome
+    for each of its items, or the rejection of each."""
     response = kind()
-    outcomes = [(positions, outcomes_of(kind, answer, positions)) for positions, answer in parts]
-    response.outcomes.extend(join(outcomes, sum(len(positions) for positions, _ in parts)))
+    for field in dict.fromkeys(field for part, _ in parts for field in part):
+        answers = answered_in(field)
+        having = [(part[field], answer) for part, answer in parts if field in part]
+        outcomes = [(positions, outcomes_of(kind, answer, positions, answers)) for positions, answer in having]
+        getattr(response, answers).extend(join(outcomes, sum(len(positions) for positions, _ in having)))
     for _, answer in parts:
         if hasattr(answer, "generations"):
             response.generations.update(answer.generations)
     return response
 
 
-def outcomes_of(kind: Any, answer: Any, positions: Sequence[int]) -> list[Any]:
-    """Of one part. A shard counts the items that it was sent; the caller counts its own."""
-    if not hasattr(answer, "outcomes"):
-        answer = kind(outcomes=[{"rejection": answer}] * len(positions))
-    for outcome in answer.outcomes:
-        if outcome.rejection.field:
-            _renumber(outcome.rejection, positions)
-    return list(answer.outcomes)
+def outcomes_of(kind: Any, answer: Any, positions: Sequence[int], answers: str = "outcomes") -> list[Any]:
+    """Of one list of one part. A shard counts the items that it was sent; the caller counts its own."""
+    if not hasattr(answer, answers):
+        answer = kind(**{answers: [{"rejection": answer}] * len(positions)})
+    outcomes = list(getattr(answer, answers))
+    for outcome in outcomes:
+        for rejection in rejections_of(outcome):
+            _renumber(rejection, positions)
+    return outcomes
+
+
+def rejections_of(outcome: Any) -> list[Any]:
+    """What an outcome refuses: all that it is about, or single tasks of a run or a range."""
+    refused = [outcome.rejection] if outcome.HasField("rejection") else []
+    if hasattr(outcome, "refused"):
+        refused += [item.rejection for item in outcome.refused]
+    return refused
 
 
 def _renumber(rejection: Any, positions: Sequence[int]) -> None:

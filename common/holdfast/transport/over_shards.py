@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
+from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER, task_ids_of
 from holdfast.routing.homes import home_shard
 from holdfast.routing.pages import PAGE_DEFAULT, PageTokenError, Walk, merge_by_name, order_of, worker_token
 from holdfast.routing.placing import shard_of_id, shards_of_tasks
 from holdfast.routing.sets import QueueRoute, counted
-from holdfast.routing.splitting import join_parts, split, split_over, split_request
+from holdfast.routing.splitting import answered_in, join_parts, split_lists, split_over, split_request
 from holdfast.routing.sums import add_counts, add_worker, sum_parts
 from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
 from holdfast.transport.parts import Parts
@@ -101,9 +101,8 @@ async def send_over_shards(
     does."""
     name, request = call.name, call.request
     if name in BY_TASK:
-        field, task_id = BY_TASK[name]
-        keys = shards_of_tasks([task_id(item) for item in getattr(request, field)], shard_count)
-        return await send_parts(call, parts, field, keys)
+        keys = shards_of_tasks([*task_ids_of(name, request)], shard_count)
+        return await send_parts(call, parts, [items.field for items in BY_TASK[name]], keys)
     if name in ("GetTask", "GetDeadLetter"):
         return await call.send_whole(shard_of_id(request.task_id, shard_count) or 0)
     if name in BY_WORKER:
@@ -128,20 +127,23 @@ async def send_over_shards(
         return await call.bad_token(order[0])
 
 
-async def send_parts(call: SplitCall[ReplyT], parts: Parts[Any], field: str, keys: Sequence[int]) -> ReplyT:
-    """`keys`: the shard of each item of the repeated field, or one if all have the same."""
-    positions = split(keys)
-    if len(positions) <= 1 or not call.may_split():
+async def send_parts(call: SplitCall[ReplyT], parts: Parts[Any], fields: Sequence[str], keys: Sequence[int]) -> ReplyT:
+    """`keys`: the shard of each item of these lists, one list behind the other, or one if all have the same."""
+    if len(set(keys)) <= 1 or not call.may_split():
         return await call.send_whole(keys[0] if keys else 0)
-    requests = split_request(call.request, field, positions)
+    positions = split_lists(call.request, fields, keys)
+    requests = split_request(call.request, positions)
 
     async def one(shard: int, giving_up: GivingUp) -> Any:
         try:
             response = await call.send(shard, requests[shard], giving_up)
         except call.failures as failure:
             return failure
-        outcomes, items = len(response.outcomes), len(positions[shard])
-        return response if outcomes == items else call.malformed(outcomes, items)
+        for field, at in positions[shard].items():
+            outcomes = getattr(response, answered_in(field))
+            if len(outcomes) != len(at):
+                return call.malformed(len(outcomes), len(at))
+        return response
 
     answers = await parts.send(requests, one, is_impatient=call.name != "WaitTasks")
     reported = _reported(call, answers)

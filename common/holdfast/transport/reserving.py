@@ -368,6 +368,11 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         self._unhealthy.answered(shard, self.leader_of(shard))
 
 
+def says_something(response: pb.ReserveResponse) -> bool:
+    """That the caller should hear of now: claims, or that it should run dry."""
+    return bool(response.runs or response.claims or response.run_dry_ms)
+
+
 def _part_of(request: pb.ReserveRequest, queues: Sequence[int]) -> pb.ReserveRequest:
     """The same request for some of its queues, and for what is there now."""
     part = pb.ReserveRequest()

@@ -14,9 +14,9 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.leaders import Map
 from holdfast.router.methods import Method
 from holdfast.routing import placing
-from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER
+from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER, task_ids_of
 from holdfast.routing.homes import home_shard
-from holdfast.routing.placing import Placed, shard_of_id
+from holdfast.routing.placing import Placed, shard_of_id, specs_of
 from holdfast.routing.sets import UnknownGenerationError, ever, shard_for_task
 from holdfast.serving.refusals import another_shard, not_on_shard, older_set, stale_map, wrong_shard
 from holdfast.serving.request_limits import ITEMS_MAX
@@ -25,9 +25,8 @@ from holdfast.serving.request_limits import ITEMS_MAX
 def check_named_shard(method: Method, data: bytes, shard: int, table: Map) -> None:
     """Refuses a call whose metadata names another shard than its request is about: the shard that it names would say
     that there is no such task, or nothing at all, or take a task that nobody finds there."""
-    items = BY_TASK.get(method.name)
-    if items is not None:
-        _check_ids([items.task_id(item) for item in getattr(method.parse(data), items.field)], shard, table)
+    if method.name in BY_TASK:
+        _check_ids([*task_ids_of(method.name, method.parse(data))], shard, table)
     elif method.name in ("GetTask", "GetDeadLetter"):
         _check_ids([method.parse(data).task_id], shard, table)
     elif method.service in ("Shards", "Backups"):
@@ -37,7 +36,7 @@ def check_named_shard(method: Method, data: bytes, shard: int, table: Map) -> No
     elif method.name in BY_SCHEDULE:
         _check_home(method.parse(data).queue, shard, table)
     elif method.name == "Enqueue":
-        _check_tasks(method.parse(data).tasks, shard, table)
+        _check_tasks(specs_of(method.parse(data)), shard, table)
     elif method.name in ("Reserve", "AwaitTasks"):
         _check_claims(method.parse(data), shard, table)
 
@@ -93,6 +92,17 @@ def _check_claims(request: Any, shard: int, table: Map) -> None:
         raise not_on_shard(queues[0], shard, table.route(queues[0]).home)
 
 
+def tasks_in(request: Any, fields: Sequence[str]) -> int:
+    """How many tasks these lists of a batch are about. Brokers refuse runs and ranges without any."""
+    return sum(_tasks_of(item) for field in fields for item in getattr(request, field))
+
+
+def _tasks_of(item: Any) -> int:
+    if isinstance(item, pb.TaskRun):
+        return max(1, len(item.payloads))
+    return max(1, item.count) if isinstance(item, pb.AckRange) else 1
+
+
 def has_too_many_follow_ups(request: Any) -> bool:
     """More than a broker takes in one call, of all acks together."""
     return isinstance(request, pb.AckRequest) and sum(len(item.follow_ups) for item in request.items) > ITEMS_MAX
@@ -103,7 +113,7 @@ def place(request: pb.EnqueueRequest, table: Map, pick: int, *, is_first: bool =
     first attempt may have gone anywhere. `is_first`: no attempt was sent before, so keys that were made for an older
     set are refused as well: with others the tasks go where new ones should."""
     try:
-        placed = placing.place(request.tasks, table.route, pick)
+        placed = placing.place(specs_of(request), table.route, pick)
     except UnknownGenerationError as error:
         raise stale_map(error.queue, error.generation, error.newest) from None
     if is_first and placed.generations:

@@ -20,6 +20,7 @@ from holdfast.router.methods import Method
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.router.split_calls import RouterSplitCall, has_answered
+from holdfast.routing.calls import ENQUEUED
 from holdfast.routing.reserve_calls import Places
 from holdfast.routing.sets import visible
 from holdfast.routing.splitting import split_over
@@ -194,7 +195,7 @@ class Gateway:
         call = self._split_call(method, data, deadline_s)
         self._picks += 1
         placed = place(call.request, self._table, self._picks, is_first=caller.is_first)
-        return with_generations(await send_parts(call, self._parts, "tasks", placed.shards), placed.generations)
+        return with_generations(await send_parts(call, self._parts, ENQUEUED, placed.shards), placed.generations)
 
     async def _over_shards(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         call = self._split_call(method, data, deadline_s)

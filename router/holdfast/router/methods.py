@@ -10,6 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from holdfast.proto.v1 import backups_pb2, cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.placing import specs_of
 from holdfast.serving.request_limits import parse
 
 
@@ -75,7 +76,7 @@ def _never(_request: Message) -> bool:
 
 
 def _enqueue(request: pb.EnqueueRequest) -> bool:
-    return all(task.request_id for task in request.tasks)
+    return all(spec.request_id for spec in specs_of(request))
 
 
 def _reserve(request: pb.ReserveRequest) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -12,6 +12,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
+from holdfast.routing.task_ids import later_task_ids
 from holdfast.serving.logs import get_logger
 
 RELEASES_MAX = 256
@@ -86,13 +87,21 @@ class Releases:
 
 def _request_of(answer: bytes) -> pb.ReleaseRequest | None:
     try:
-        claims = pb.ReserveResponse.FromString(answer).claims
-    except DecodeError:
+        response = pb.ReserveResponse.FromString(answer)
+        request = pb.ReleaseRequest()
+        for claim in response.claims:
+            request.claims.add(task_id=claim.task_id, token=claim.token, secret=claim.secret)
+        for run in response.runs:
+            request.claims.extend(_claims_of(run))
+    except (DecodeError, ValueError):  # it cannot be read, or names no tasks
         return None
-    request = pb.ReleaseRequest()
-    for claim in claims:
-        request.claims.add(task_id=claim.task_id, token=claim.token, secret=claim.secret)
     return request if request.claims else None
+
+
+def _claims_of(run: pb.ClaimRun) -> Iterator[pb.ClaimRef]:
+    """Of its tasks, one by one: what is given back does something of its own."""
+    for at, task_id in enumerate(later_task_ids(run.task_id, len(run.payloads))):
+        yield pb.ClaimRef(task_id=task_id, token=run.token + at, secret=run.secret)
 
 
 def _ignore(reserve: "asyncio.Task[bytes]") -> None:

@@ -25,7 +25,7 @@ from holdfast.routing.reserve_calls import AWAY_S, FailureMeaning, Places
 from holdfast.serving.refusals import NOT_LEADER, OUT_OF_RANGE, RefusedError, outcome_unknown, overloaded
 from holdfast.transport.channels import CallFailedError
 from holdfast.transport.giving_up import GivingUp
-from holdfast.transport.reserving import MARGIN_S, ReserveOverShards, ShardsCall
+from holdfast.transport.reserving import MARGIN_S, ReserveOverShards, ShardsCall, says_something
 
 # Calls that look at shards before they wait, at a time. When very many workers come at once, the others only join the
 # line: what is there is found by the waits that they share. The same for those that ask who holds claims of theirs.
@@ -367,7 +367,7 @@ def _is_answer(answer: bytes) -> bool:
         response = pb.ReserveResponse.FromString(answer)
     except DecodeError:
         return True  # the caller will say that it cannot be read
-    return bool(response.claims or response.run_dry_ms)
+    return says_something(response)
 
 
 def _wants(request: pb.ReserveRequest) -> dict[str, int]:

@@ -7,11 +7,11 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.router.batches import fit, has_too_many_follow_ups
+from holdfast.router.batches import fit, has_too_many_follow_ups, tasks_in
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read, rejection_of, same_status
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import Method
-from holdfast.routing.calls import BY_TASK
+from holdfast.routing.calls import BY_TASK, ENQUEUED
 from holdfast.routing.leases import count_from
 from holdfast.routing.pages import PAGE_DEFAULT, PAGE_MAX
 from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, RefusedError, internal_error
@@ -86,8 +86,8 @@ class RouterSplitCall(SplitCall[bytes]):
     def may_split(self) -> bool:
         if self.name == "QueueStats":
             return len(self.request.queues) <= QUEUES_PER_STATS_MAX
-        items = self.request.tasks if self.name == "Enqueue" else getattr(self.request, BY_TASK[self.name].field)
-        return len(items) <= ITEMS_MAX and not has_too_many_follow_ups(self.request)
+        fields = ENQUEUED if self.name == "Enqueue" else [items.field for items in BY_TASK[self.name]]
+        return tasks_in(self.request, fields) <= ITEMS_MAX and not has_too_many_follow_ups(self.request)
 
     def page_size(self) -> int:
         value = self.request.page_size

@@ -18,7 +18,7 @@ from holdfast.client import ClaimedTask, Holdfast, RunningTask, Worker, WorkerRe
 from holdfast.client.context import Signals, set_current_task
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
-from tests.unit.client.scripted_server import ScriptedServer
+from tests.unit.client.scripted_server import ScriptedServer, ack_all
 
 APP = """
 from holdfast.client import Holdfast
@@ -235,9 +235,13 @@ def bench_server(server: ScriptedServer, deliveries: int) -> None:
     numbers = iter(range(1, 10_000))
 
     def enqueue(request: Any) -> pb.EnqueueResponse:
-        waiting.extend(spec for spec in request.tasks for _ in range(deliveries))
-        accepted = [pb.Accepted(task_id=f"01984f6e-0000-8000-8000-{next(numbers):012d}") for _ in request.tasks]
-        return pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=each) for each in accepted])
+        [run] = request.runs
+        for payload in run.payloads:
+            spec = pb.TaskSpec(payload=payload)
+            spec.MergeFrom(run.task)
+            waiting.extend([spec] * deliveries)
+        ids = [f"01984f6e-0000-8000-8000-{next(numbers):012x}" for _ in run.payloads]
+        return pb.EnqueueResponse(runs=[pb.RunOutcome(first_task_id=ids[0])])
 
     def reserve(request: Any) -> pb.ReserveResponse:
         taken, waiting[: request.max_tasks] = waiting[: request.max_tasks], []
@@ -248,8 +252,7 @@ def bench_server(server: ScriptedServer, deliveries: int) -> None:
 
     server.on("Enqueue", enqueue)
     server.on("Reserve", reserve)
-    acked = pb.AckOutcome(acked=pb.Acked())
-    server.on("Ack", lambda request: pb.AckResponse(outcomes=[acked] * len(request.items)))
+    server.on("Ack", ack_all)
     counts = pb.QueueStatsOutcome(counts=pb.QueueCounts(queue="q"))
     server.on("QueueStats", pb.QueueStatsResponse(outcomes=[counts]))
 

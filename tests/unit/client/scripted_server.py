@@ -65,6 +65,8 @@ def not_leader(leader: str | None, epoch: int) -> Refusal:
     return Refusal(grpc.StatusCode.UNAVAILABLE, "NOT_LEADER", "Not here.", metadata={**metadata, "leader": leader})
 
 
+FIRST_ID = "0198f3c2-7a1b-8000-8000-000000000001"  # as shard 0 makes it
+
 # A message, a refusal, raw bytes, silence, or a function of the request that returns one of these.
 Answer = Message | Refusal | bytes | Hang | Callable[[Any], Any]
 
@@ -137,6 +139,8 @@ class ScriptedServer(grpc.GenericRpcHandler):
             answer = script.popleft() if len(script) > 1 else script[0]
             if callable(answer):
                 answer = answer(request)
+            if isinstance(request, tasks_pb2.ReserveRequest) and isinstance(answer, tasks_pb2.ReserveResponse):
+                answer = in_runs(answer) if request.takes_runs else answer
             if isinstance(answer, Hang):
                 answer.wait(context)
                 return b""
@@ -148,6 +152,28 @@ class ScriptedServer(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(handle)
 
 
+def in_runs(response: tasks_pb2.ReserveResponse) -> tasks_pb2.ReserveResponse:
+    """The same claims for a caller that takes runs: each is a run of one."""
+    runs = tasks_pb2.ReserveResponse()
+    runs.CopyFrom(response)
+    runs.ClearField("claims")
+    for claim in response.claims:
+        run = runs.runs.add(payloads=[claim.task.payload])
+        for described, value in claim.ListFields():
+            if described.message_type is None:
+                setattr(run, described.name, value)
+        run.task.CopyFrom(claim.task)
+        run.task.ClearField("payload")
+    return runs
+
+
+def ack_all(request: tasks_pb2.AckRequest) -> tasks_pb2.AckResponse:
+    return tasks_pb2.AckResponse(
+        outcomes=[tasks_pb2.AckOutcome(acked=tasks_pb2.Acked()) for _ in request.items],
+        ranges=[tasks_pb2.RangeOutcome() for _ in request.ranges],
+    )
+
+
 def hand_out_what_is_enqueued(server: ScriptedServer) -> None:
     """For examples: the first task, as often as one is wanted."""
     taken: list[tasks_pb2.TaskSpec] = []
@@ -155,7 +181,10 @@ def hand_out_what_is_enqueued(server: ScriptedServer) -> None:
     def accept(request: tasks_pb2.EnqueueRequest) -> tasks_pb2.EnqueueResponse:
         taken.extend(request.tasks)
         accepted = tasks_pb2.Accepted(task_id="the-id")
-        return tasks_pb2.EnqueueResponse(outcomes=[tasks_pb2.EnqueueOutcome(accepted=accepted) for _ in request.tasks])
+        return tasks_pb2.EnqueueResponse(
+            outcomes=[tasks_pb2.EnqueueOutcome(accepted=accepted) for _ in request.tasks],
+            runs=[tasks_pb2.RunOutcome(first_task_id=FIRST_ID) for _ in request.runs],
+        )
 
     def hand_out(request: tasks_pb2.ReserveRequest) -> tasks_pb2.ReserveResponse:
         return tasks_pb2.ReserveResponse(claims=[tasks_pb2.Claim(task_id="the-id", token=1, task=taken[0])])

@@ -213,6 +213,7 @@ async def test_reserve(server: ScriptedServer, client: AsyncClient) -> None:
         lease_ms=5_000,
         wait_ms=1,
         worker="w",
+        takes_runs=True,
         claim_request_id=request.claim_request_id,
     )
 

@@ -27,7 +27,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.patience import HASTY_S_MIN
 from tests.stalls import stalls
-from tests.unit.client.scripted_server import Answer, Hang, Refusal
+from tests.unit.client.scripted_server import Answer, Hang, Refusal, ack_all
 from tests.unit.client.scripted_shards import SHARDS, Cluster, queue_at, spread, task_id, two_shards
 
 Code = grpc.StatusCode
@@ -461,9 +461,10 @@ def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
     def ack(shard: int) -> Callable[[pb.AckRequest], Any]:
         def answer(request: pb.AckRequest) -> pb.AckResponse:
             acked[shard] += [item.claim.token for item in request.items]
+            acked[shard] += [each.token + at for each in request.ranges for at in range(each.count)]
             if sum(map(len, acked)) == 4:
                 worker.stop()
-            return pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked()) for _ in request.items])
+            return ack_all(request)
 
         return answer
 

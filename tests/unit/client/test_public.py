@@ -196,6 +196,7 @@ CALLS = [
     "drain_node",
     "enqueue",
     "enqueue_many",
+    "enqueue_run",
     "extend",
     "extend_many",
     "fail",

@@ -236,12 +236,15 @@ class Stage:
 
 
 def accept_all(prefix: str = "") -> Handler:
-    """An Enqueue answered with an id for each task: the prefix, the shard, and what the task's payload says."""
+    """An Enqueue answered with an id for each task: the prefix, the shard, and what the task's payload says. For each
+    run with what its first payload says."""
 
     def accept(call: Call) -> pb.EnqueueResponse:
         response = pb.EnqueueResponse()
         for task in call.request.tasks:
             response.outcomes.add().accepted.task_id = f"{prefix}{call.shard}:{task.payload.decode()}"
+        for run in call.request.runs:
+            response.runs.add(first_task_id=f"{prefix}{call.shard}:{run.payloads[0].decode()}")
         return response
 
     return accept

@@ -40,8 +40,17 @@ def task(queue: str, payload: object, request_id: str = "", **fields: Any) -> pb
     return pb.TaskSpec(queue=queue, type="t", payload=str(payload).encode(), request_id=request_id, **fields)
 
 
+def task_run(queue: str, first: int, count: int, request_id: str = "") -> pb.TaskRun:
+    payloads = [str(n).encode() for n in range(first, first + count)]
+    return pb.TaskRun(task=pb.TaskSpec(queue=queue, type="t", request_id=request_id), payloads=payloads)
+
+
 def ids(response: pb.EnqueueResponse) -> list[str]:
     return [outcome.accepted.task_id or outcome.rejection.reason for outcome in response.outcomes]
+
+
+def run_ids(response: pb.EnqueueResponse) -> list[str]:
+    return [outcome.first_task_id or outcome.rejection.reason for outcome in response.runs]
 
 
 # --- where tasks go -----------------------------------------------------------------------------------------------
@@ -60,6 +69,23 @@ def test_tasks_go_by_their_request_ids() -> None:
     placed = place(pb.EnqueueRequest(tasks=automatic), table, 1)
     assert len(placed.shards) == 1  # all of one call land on one shard
     assert placed.generations == {}
+
+
+def test_a_run_goes_whole_where_a_task_with_its_id_would() -> None:
+    table = Table(8)
+    table.pin("spread", 3, 5, 6, generation=2)
+    table.at_home("plain", 1)
+    shard = shard_of_key("key", (3, 5, 6))
+    runs = [task_run("spread", 0, 5, automatic_key(2, "key", 0)), task_run("plain", 5, 2, automatic_key(0, "key", 5))]
+    placed = place(pb.EnqueueRequest(tasks=[task("plain", 7)], runs=runs), table, 1)
+    assert placed.shards == [1, shard, 1]
+    picked = {place(pb.EnqueueRequest(runs=[task_run("spread", 0, 2)]), table, at).shards[0] for at in range(9)}
+    assert picked == {3, 5, 6}
+    old = pb.EnqueueRequest(runs=[task_run("spread", 0, 5, automatic_key(0, "key", 0))])
+    assert place(old, table, 1).generations == {"spread": 2}
+    with pytest.raises(RefusedError) as refused:
+        place(old, table, 1, is_first=True)
+    assert refused.value.reason == STALE_MAP
 
 
 def test_a_caller_with_an_old_set_is_told_of_the_new_one() -> None:
@@ -366,3 +392,79 @@ def test_results_are_left_out_of_answers_that_grew_too_large() -> None:
     assert response.ByteSize() <= 5000
     assert [len(outcome.task.result) for outcome in response.outcomes] == [10, 0, 300, 4000]
     assert [outcome.task.result_omitted for outcome in response.outcomes] == [False, True, False, False]
+
+
+# --- runs and ranges ----------------------------------------------------------------------------------------------
+
+
+async def test_tasks_and_runs_of_several_shards_are_answered_in_their_order(stage: Stage) -> None:
+    request = pb.EnqueueRequest(
+        tasks=[task("q1", 1), task("q0", 2)],
+        runs=[task_run("q2", 10, 3), task_run("q0", 20, 1), task_run("q2", 30, 2)],
+    )
+    response = await stage.call("Enqueue", request)
+    assert (ids(response), run_ids(response)) == (["1:1", "0:2"], ["2:10", "0:20", "2:30"])
+    assert [list(broker.requests("Enqueue")[0].runs) for broker in stage.brokers] == [
+        [request.runs[1]], [], [request.runs[0], request.runs[2]],
+    ]  # fmt: skip
+
+
+async def test_a_call_with_one_run_passes_unread(stage: Stage) -> None:
+    data = pb.EnqueueRequest(runs=[task_run("q1", 0, 100, automatic_key(0, "key", 0))]).SerializeToString()
+    assert run_ids(pb.EnqueueResponse.FromString(await stage.raw("Enqueue", data))) == ["1:0"]
+    assert [call.data for call in stage.brokers[1].calls] == [data]
+
+
+async def test_a_part_that_failed_refuses_its_runs(stage: Stage) -> None:
+    stage.brokers[1].on["Enqueue"] = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE")
+    request = pb.EnqueueRequest(tasks=[task("q0", 1)], runs=[task_run("q1", 10, 3), task_run("q2", 20, 3)])
+    response = await stage.call("Enqueue", request)
+    assert (ids(response), run_ids(response)) == (["0:1"], ["OUT_OF_RANGE", "2:20"])
+
+
+async def test_a_run_without_an_id_is_not_repeated(stage: Stage) -> None:
+    lost = Refusal(grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN", retry_after_ms=1)
+    outcomes = []
+    for request_id in ("", automatic_key(0, "key", 0)):
+        answers: list[Any] = [lost, lost, accept_all()]
+
+        def answer(call: Call, left: list[Any] = answers) -> Any:
+            return left.pop(0) if len(left) > 1 else left[0](call)
+
+        stage.brokers[1].on["Enqueue"] = answer
+        request = pb.EnqueueRequest(runs=[task_run("q1", 0, 2, request_id)])
+        try:
+            outcomes.append(run_ids(await stage.call("Enqueue", request)))
+        except grpc.aio.AioRpcError:
+            outcomes.append(["failed"])
+    assert outcomes == [["failed"], ["1:0"]]
+
+
+async def test_a_batch_with_too_many_tasks_in_its_runs_is_refused_by_one_broker(stage: Stage) -> None:
+    request = pb.EnqueueRequest(tasks=[task("q0", 1)], runs=[task_run(f"q{n % 3}", 0, 100) for n in range(10)])
+    await stage.call("Enqueue", request)
+    assert [len(broker.calls) for broker in stage.brokers] == [1, 0, 0]
+    ranges = [pb.AckRange(task_id=task_id(n, 1), count=500 + n) for n in range(2)]
+    stage.brokers[0].on["Ack"] = pb.AckResponse()
+    await stage.call("Ack", pb.AckRequest(ranges=ranges))
+    assert [len(broker.requests("Ack")) for broker in stage.brokers] == [1, 0, 0]
+
+
+async def test_items_and_ranges_of_acks_go_to_their_shards(stage: Stage) -> None:
+    def ack(call: Call) -> pb.AckResponse:
+        items = [pb.AckOutcome(acked=pb.Acked()) for _ in call.request.items]
+        refused = pb.RefusedItem(at=1, rejection=pb.Rejection(reason="STALE_TOKEN", message=str(call.shard)))
+        return pb.AckResponse(outcomes=items, ranges=[pb.RangeOutcome(refused=[refused]) for _ in call.request.ranges])
+
+    for broker in stage.brokers:
+        broker.on["Ack"] = ack
+    stage.brokers[2].on["Ack"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW")
+    request = pb.AckRequest(
+        items=[{"claim": {"task_id": task_id(1, 1)}}, {"claim": {"task_id": task_id(2, 2)}}],
+        ranges=[{"task_id": task_id(shard, 9), "token": 5, "count": 3} for shard in (2, 0, 1)],
+    )  # fmt: skip
+    response = await stage.call("Ack", request)
+    assert [outcome.rejection.reason for outcome in response.outcomes] == ["", "DISK_LOW"]
+    assert [outcome.rejection.reason for outcome in response.ranges] == ["DISK_LOW", "", ""]
+    assert [[item.rejection.message for item in outcome.refused] for outcome in response.ranges] == [[], ["0"], ["1"]]
+    assert list(stage.brokers[1].requests("Ack")[0].ranges) == [request.ranges[2]]

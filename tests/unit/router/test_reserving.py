@@ -11,6 +11,7 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.reserving import Reserving
+from holdfast.routing.task_ids import later_task_ids
 from holdfast.routing.turns import shards_in_turn
 from holdfast.transport.channels import CallFailedError
 from tests.stalls import stalls
@@ -346,7 +347,7 @@ async def test_claims_that_may_be_asked_for_again_are_not_given_back(
 
     async def claim(_call: Call) -> pb.ReserveResponse:
         await asyncio.shield(asyncio.ensure_future(answered.wait()))
-        return pb.ReserveResponse(claims=[pb.Claim(task_id=task_id(1, 5), token=77)])
+        return pb.ReserveResponse(runs=[pb.ClaimRun(task_id=task_id(1, 5), token=77, payloads=[b"a"])])
 
     shop.brokers[1].on["Reserve"] = claim
     # The answer is on its way already when the call is cancelled.
@@ -428,3 +429,29 @@ async def test_a_wait_for_tasks_does_not_ask_without_end_either(shop: Shop) -> N
     polls = len(shop.brokers[0].requests("AwaitTasks"))
     assert polls >= 2 or stalled.seconds
     assert polls <= 14
+
+
+async def test_claims_in_runs_are_claims(shop: Shop) -> None:
+    """At the first of several shards that has some; and each goes back by itself."""
+    run = pb.ClaimRun(task_id=task_id(1, 5), token=77, secret=9, payloads=[b"a", b"b"])
+    alone = pb.ClaimRun(task_id=task_id(1, 9), token=79, secret=9, payloads=[b"c"])
+    released = asyncio.Event()
+
+    def release(_call: Call) -> pb.ReleaseResponse:
+        released.set()
+        return pb.ReleaseResponse()
+
+    for broker in shop.brokers:
+        broker.on |= {"Reserve": pb.ReserveResponse(), "Release": release}
+    shop.brokers[1].on["Reserve"] = pb.ReserveResponse(runs=[run, alone])
+    shop.table.pin("wide", 0, 1)
+    request = pb.ReserveRequest(queues=["wide"], max_tasks=9, lease_ms=5000, takes_runs=True)
+    response = await shop.call("Reserve", request)
+    assert list(response.runs) == [run, alone]
+    assert shop.brokers[1].requests("Reserve")[0].takes_runs
+    shop.releases.release(1, response.SerializeToString())
+    await asyncio.wait_for(released.wait(), 5)
+    assert list(shop.brokers[1].requests("Release")[0].claims) == [
+        pb.ClaimRef(task_id=name, token=token, secret=9)
+        for name, token in zip([*later_task_ids(task_id(1, 5), 2), task_id(1, 9)], (77, 78, 79), strict=True)
+    ]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.splitting import join, join_parts, outcomes_of, split, split_request
+from holdfast.routing.calls import ENQUEUED
+from holdfast.routing.splitting import join, join_parts, outcomes_of, split, split_lists, split_request
 
 quick = settings(max_examples=100, deadline=None, print_blob=True)
 
@@ -50,7 +51,7 @@ def test_answers_that_do_not_fit_the_batch_are_never_given_to_the_wrong_item(
 
 def test_each_part_says_what_the_whole_request_says() -> None:
     request = pb.WaitTasksRequest(task_ids=["a", "b", "c"], wait_ms=700)
-    assert split_request(request, "task_ids", {4: [0, 2], 1: [1]}) == {
+    assert split_request(request, {4: {"task_ids": [0, 2]}, 1: {"task_ids": [1]}}) == {
         4: pb.WaitTasksRequest(task_ids=["a", "c"], wait_ms=700),
         1: pb.WaitTasksRequest(task_ids=["b"], wait_ms=700),
     }
@@ -60,13 +61,58 @@ def test_a_joined_response_has_an_outcome_for_each_item_and_all_generations() ->
     answered = pb.EnqueueResponse(outcomes=[{"accepted": {"task_id": "a"}}, {"accepted": {"task_id": "c"}}])
     answered.generations["q"] = 4
     refused = pb.Rejection(reason="NOT_LEADER", message="Nobody leads.")
-    assert join_parts(pb.EnqueueResponse, [([0, 2], answered), ([3, 1], refused)]) == pb.EnqueueResponse(
+    parts = [({"tasks": [0, 2]}, answered), ({"tasks": [3, 1]}, refused)]
+    assert join_parts(pb.EnqueueResponse, parts) == pb.EnqueueResponse(
         outcomes=[
             {"accepted": {"task_id": "a"}}, {"rejection": refused}, {"accepted": {"task_id": "c"}},
             {"rejection": refused},
         ],
         generations={"q": 4},
     )  # fmt: skip
+
+
+def batch_of_two_lists() -> pb.EnqueueRequest:
+    return pb.EnqueueRequest(
+        tasks=[{"queue": "a"}, {"queue": "b"}, {"queue": "c"}],
+        runs=[{"task": {"queue": "d"}, "payloads": [b"1", b"2"]}, {"task": {"queue": "e"}, "payloads": [b"3"]}],
+    )  # fmt: skip
+
+
+def test_each_list_of_a_batch_is_split_in_its_own_order() -> None:
+    request = batch_of_two_lists()
+    parts = split_lists(request, ENQUEUED, [7, 1, 7, 1, 2])
+    assert parts == {7: {"tasks": [0, 2]}, 1: {"tasks": [1], "runs": [0]}, 2: {"runs": [1]}}
+    assert split_request(request, parts) == {
+        7: pb.EnqueueRequest(tasks=[request.tasks[0], request.tasks[2]]),
+        1: pb.EnqueueRequest(tasks=[request.tasks[1]], runs=[request.runs[0]]),
+        2: pb.EnqueueRequest(runs=[request.runs[1]]),
+    }
+
+
+def test_each_list_of_a_batch_is_answered_in_its_own_order() -> None:
+    """A part that failed refuses its tasks, and its runs as a whole."""
+    refused = pb.Rejection(reason="NOT_LEADER", message="Nobody leads.")
+    last = pb.RefusedItem(at=1, rejection=pb.Rejection(field="runs[0].payloads[1]", message="runs[0].payloads[1]: no."))
+    first = pb.EnqueueResponse(
+        outcomes=[{"accepted": {"task_id": "b"}}], runs=[{"first_task_id": "x", "refused": [last]}]
+    )
+    second = pb.EnqueueResponse(runs=[{"first_task_id": "y", "duplicate": True}])
+    parts = [({"tasks": [1], "runs": [2]}, first), ({"tasks": [0], "runs": [1]}, refused), ({"runs": [0]}, second)]
+    joined = join_parts(pb.EnqueueResponse, parts)
+    assert [outcome.accepted.task_id or outcome.rejection.reason for outcome in joined.outcomes] == ["NOT_LEADER", "b"]
+    assert list(joined.runs[:2]) == [second.runs[0], pb.RunOutcome(rejection=refused)]
+    assert joined.runs[2].first_task_id == "x"
+    assert [item.at for item in joined.runs[2].refused] == [1]
+    assert joined.runs[2].refused[0].rejection.message == "runs[2].payloads[1]: no."
+
+
+def test_acks_of_ranges_are_joined_as_acks_of_items() -> None:
+    answered = pb.AckResponse(outcomes=[{"acked": {}}], ranges=[{}])
+    refused = pb.Rejection(reason="OUTCOME_UNKNOWN")
+    parts = [({"items": [1], "ranges": [0]}, answered), ({"items": [0], "ranges": [1]}, refused)]
+    assert join_parts(pb.AckResponse, parts) == pb.AckResponse(
+        outcomes=[{"rejection": refused}, {"acked": {}}], ranges=[{}, {"rejection": refused}]
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from holdfast.machine import ids
-from holdfast.routing.task_ids import shard_of_task
+from holdfast.routing.task_ids import later_task_ids, shard_of_task, task_number
 
 thorough = settings(max_examples=200, deadline=None, print_blob=True)
 
@@ -47,3 +47,23 @@ def test_an_id_with_one_character_changed_means_the_same_as_to_the_machine(text:
 )
 def test_what_no_shard_could_have_made_has_no_shard(text: str) -> None:
     assert shard_of_task(text) is None
+
+
+@thorough
+@given(made_ids, st.integers(0, 9000))
+@example("0198f3c2-7a1b-8000-8000-000000000ffe", 3)
+def test_ids_of_a_run_are_those_that_the_machine_gives(first: str, count: int) -> None:
+    task_id = ids.parse_task_id(first)
+    assert task_id is not None
+    places = sorted({0, 1, count // 2, count - 1} & set(range(count)))
+    found = later_task_ids(first, count)
+    assert len(found) == count
+    assert [found[at] for at in places] == [ids.format_task_id(ids.later_task_id(task_id, at)) for at in places]
+    assert [task_number(found[at]) - task_number(first) for at in places] == places
+
+
+def test_a_single_claim_may_have_any_id() -> None:
+    """Nobody reads it."""
+    assert later_task_ids("the-id", 1) == ["the-id"]
+    with pytest.raises(ValueError, match="no task id"):
+        later_task_ids("the-id", 2)

@@ -1,0 +1,153 @@
+"""Batches of new tasks. Those that follow each other and share everything but their payloads travel as a run: what they
+share once, and one id that the client makes up for all of them. Outcomes come back for each task, in order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Self
+
+from holdfast.client import _wire
+from holdfast.client._fitting import MISFITS, misfit
+from holdfast.client._places import Places
+from holdfast.client._request_ids import add_automatic_keys, told_apart
+from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer
+from holdfast.client.models import Accepted, NewTask, UniqueScope
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.routing.placing import specs_of
+from holdfast.routing.task_ids import later_task_ids
+
+# All in one go: this is done for every task of every batch.
+_SHARED = attrgetter(*(field.name for field in fields(NewTask) if field.name != "payload"))
+
+
+class EnqueueBatch:
+    """The request of a batch, and what its answer says of each task."""
+
+    def __init__(self, tasks: Sequence[NewTask], *, in_runs: bool = True) -> None:
+        """`in_runs`: may their ids be ids of runs? Not of tasks that are repeated one by one."""
+        stretches = list(_stretches(tasks)) if in_runs else []
+        runs = [places for places in stretches if len(places) > 1 and _may_be_in_a_run(tasks[places.start])]
+        in_a_run = {at for places in runs for at in places}
+        alone = [at for at in range(len(tasks)) if at not in in_a_run] if runs else range(len(tasks))
+        self._set(_wire.enqueue_request([tasks[at] for at in alone] if runs else tasks, alone), alone, runs)
+        self._heads = [*(tasks[at] for at in alone), *(tasks[places.start] for places in runs)]
+        for places in runs:
+            _put_run(self.request, tasks[places.start : places.stop], places.start)
+
+    def _set(self, request: pb.EnqueueRequest, alone: Sequence[int], runs: Sequence[range]) -> None:
+        self.request = request
+        self._places: Places[Accepted] = Places("tasks", "runs", alone, runs)
+        self._told_apart: Sequence[int] = ()
+
+    @classmethod
+    def of_payloads(cls, task: NewTask, payloads: Sequence[bytes]) -> Self:
+        """One task for each payload. Those with something that no run has go one by one."""
+        _refuse_own(task)
+        if len(payloads) < 2 or not _may_be_in_a_run(task):
+            return cls([replace(task, payload=payload) for payload in payloads])
+        batch = cls([])
+        batch._set(batch.request, (), [range(len(payloads))])
+        batch._heads = [task]
+        run = batch.request.runs.add()
+        _wire.put_task(run.task, task, "task")
+        _put_payloads(run, payloads, lambda at: f"payloads[{at}]")
+        return batch
+
+    @property
+    def queues(self) -> set[str]:
+        return {task.queue for task in self._heads}
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Without a request_id the server cannot tell a repeated task from a new one."""
+        return all(spec.request_id for spec in specs_of(self.request))
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Of the tasks that go alone."""
+        return [spec.request_id for spec in self.request.tasks]
+
+    def add_automatic_keys(self, ttl_ms: int, generation_of: Callable[[str], int], kept: Sequence[str]) -> None:
+        automatic = add_automatic_keys(self.request, self._heads, ttl_ms, generation_of, kept)
+        self._told_apart = [at for at in told_apart(self._heads, automatic) if at < len(self.request.tasks)]
+
+    def outcomes(self, response: pb.EnqueueResponse) -> list[Accepted | Rejected]:
+        alone = _wire.enqueue_outcomes(response, len(self._places.alone), self._told_apart)
+        runs = self._places.groups
+        if len(response.runs) != len(runs):
+            raise UnexpectedAnswer(f"{len(response.runs)} outcomes for {len(runs)} runs")
+        return self._places.join(alone, [self._of_run(at, outcome) for at, outcome in enumerate(response.runs)])
+
+    def _of_run(self, at: int, outcome: pb.RunOutcome) -> list[Accepted | Rejected]:
+        """If the run is there already, that was this call's own first attempt: others do not know its id."""
+        count = len(self._places.groups[at]) - len(outcome.refused)
+        try:
+            ids = [] if outcome.HasField("rejection") else later_task_ids(outcome.first_task_id, count)
+        except ValueError:
+            raise UnexpectedAnswer("a run without the id of its first task") from None
+        return self._places.group(at, outcome, map(Accepted, ids))
+
+    def named(self, refusal: Rejected) -> Rejected:
+        """Of the whole call, with the places that the caller knows."""
+        return self._places.named(refusal)
+
+
+def _stretches(tasks: Sequence[NewTask]) -> Iterator[range]:
+    """The places of tasks that follow each other and share all but their payloads."""
+    begin, shared = 0, None
+    for at, task in enumerate(tasks):
+        own = _shared(task)
+        if at and (own is None or own != shared):
+            yield range(begin, at)
+            begin = at
+        shared = own
+    yield range(begin, len(tasks))
+
+
+def _shared(task: NewTask) -> object:
+    """None of what is no task: that is told when the request is made."""
+    try:
+        return _SHARED(task)
+    except AttributeError:
+        return None
+
+
+def _may_be_in_a_run(task: NewTask) -> bool:
+    """Not what counts, or waits, for itself; nor what has a name of its own."""
+    if not isinstance(task, NewTask) or task.unique_scope is not UniqueScope.UNTIL_DONE:
+        return False
+    names = task.tenant or task.limit_key or task.unique_key or task.request_id
+    times = task.request_id_ttl_ms, task.run_at_ms, task.delay_ms, task.ttl_ms
+    return not names and all(map(_is_none, times))
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def _put_run(request: pb.EnqueueRequest, tasks: Sequence[NewTask], first: int) -> None:
+    """`first`: the place of the first of them."""
+    run = request.runs.add()
+    _wire.put_task(run.task, tasks[0], f"tasks[{first}]")
+    run.task.ClearField("payload")
+    _put_payloads(run, [task.payload for task in tasks], lambda at: f"tasks[{first + at}].payload")
+
+
+def _put_payloads(run: pb.TaskRun, payloads: Sequence[bytes], name: Callable[[int], str]) -> None:
+    try:
+        run.payloads.extend(payloads)
+    except MISFITS as found:
+        at = next((at for at, payload in enumerate(payloads) if not isinstance(payload, bytes)), 0)
+        raise misfit(name(at), found, "bytes") from None
+
+
+def _refuse_own(task: NewTask) -> None:
+    """What only one of the tasks could have."""
+    for field, value in (("payload", task.payload), ("request_id", task.request_id)):
+        if value:
+            raise InvalidArgument(
+                f"Expected a task without a {field}, because each payload is a task, but it has one.",
+                reason="INVALID_FIELD",
+                field=f"task.{field}",
+            )
