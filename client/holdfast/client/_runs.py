@@ -4,6 +4,7 @@ share once, and one id that the client makes up for all of them. Outcomes come b
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import takewhile
 from operator import attrgetter
 from typing import Self
 
@@ -26,12 +27,10 @@ class EnqueueBatch:
 
     def __init__(self, tasks: Sequence[NewTask], *, in_runs: bool = True) -> None:
         """`in_runs`: may their ids be ids of runs? Not of tasks that are repeated one by one."""
-        stretches = list(_stretches(tasks)) if in_runs else []
-        runs = [places for places in stretches if len(places) > 1 and _may_be_in_a_run(tasks[places.start])]
-        in_a_run = {at for places in runs for at in places}
-        alone = [at for at in range(len(tasks)) if at not in in_a_run] if runs else range(len(tasks))
-        self._set(_wire.enqueue_request([tasks[at] for at in alone] if runs else tasks, alone), alone, runs)
-        self._heads = [*(tasks[at] for at in alone), *(tasks[places.start] for places in runs)]
+        runs = _runs_at_end(tasks) if in_runs else []
+        alone = range(runs[0].start if runs else len(tasks))
+        self._set(_wire.enqueue_request(tasks[: alone.stop]), alone, runs)
+        self._heads = [*tasks[: alone.stop], *(tasks[places.start] for places in runs)]
         for places in runs:
             _put_run(self.request, tasks[places.start : places.stop], places.start)
 
@@ -93,6 +92,14 @@ class EnqueueBatch:
         return self._places.named(refusal)
 
 
+def _runs_at_end(tasks: Sequence[NewTask]) -> list[range]:
+    """The places of the runs that a batch ends with. What goes alone is accepted before all runs of a request, so that
+    nothing that comes behind a run may go alone: first in, first out. None if hardly any tasks share anything."""
+    may_be = takewhile(lambda places: _may_be_in_a_run(tasks[places.start]), reversed([*_stretches(tasks)]))
+    runs = [*may_be][::-1]
+    return runs if 2 * len(runs) <= sum(map(len, runs)) else []
+
+
 def _stretches(tasks: Sequence[NewTask]) -> Iterator[range]:
     """The places of tasks that follow each other and share all but their payloads."""
     begin, shared = 0, None
@@ -102,7 +109,8 @@ def _stretches(tasks: Sequence[NewTask]) -> Iterator[range]:
             yield range(begin, at)
             begin = at
         shared = own
-    yield range(begin, len(tasks))
+    if tasks:
+        yield range(begin, len(tasks))
 
 
 def _shared(task: NewTask) -> object:

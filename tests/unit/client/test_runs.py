@@ -32,6 +32,7 @@ from tests.unit.client.scripted_server import FIRST_ID, Refusal, ScriptedServer,
 from tests.unit.client.scripted_shards import Cluster, queue_at, task_id
 
 SECRET = 77
+ALONE = NewTask("mail", "alone", tenant="t")
 LIKE_ALL = NewTask("mail", "welcome", headers={"a": "b"}, priority=3, max_attempts=4, retry=RetryPolicy(base_ms=5))
 # A value for each field that tasks of a run have in common, and for each that none of them has.
 IN_COMMON: dict[str, Any] = {
@@ -88,14 +89,29 @@ async def test_tasks_that_are_alike_are_one_run_with_one_id(server: ScriptedServ
 async def test_a_task_that_differs_begins_another_run(server: ScriptedServer, client: AsyncClient, field: str) -> None:
     server.on("Enqueue", accept_all)
     other = replace(LIKE_ALL, **{field: IN_COMMON[field]})
-    tasks = [*like(LIKE_ALL, "a", "b"), *like(other, "c", "d"), *like(LIKE_ALL, "e")]
-    assert told(await client.enqueue_many(tasks)) == [run_id(1), run_id(1, 1), run_id(2), run_id(2, 1), "1"]
+    tasks = [*like(LIKE_ALL, "a", "b"), *like(other, "c", "d", "e"), *like(LIKE_ALL, "f")]
+    ids = [run_id(1), run_id(1, 1), run_id(2), run_id(2, 1), run_id(2, 2), run_id(3)]
+    assert told(await client.enqueue_many(tasks)) == ids
     [request] = server.requests["Enqueue"]
-    assert [list(run.payloads) for run in request.runs] == [[b"a", b"b"], [b"c", b"d"]]
-    assert [spec.payload for spec in request.tasks] == [b"e"]
-    ids = [*(run.task.request_id for run in request.runs), request.tasks[0].request_id]
+    assert [list(run.payloads) for run in request.runs] == [[b"a", b"b"], [b"c", b"d", b"e"], [b"f"]]
+    ids = [run.task.request_id for run in request.runs]
     assert len(set(ids)) == 3
     assert len({each.split(".")[1] for each in ids}) == 1, "they are of one call"
+
+
+async def test_nothing_is_overtaken_by_what_came_behind_it(server: ScriptedServer, client: AsyncClient) -> None:
+    """A server takes what goes alone first, so only what a batch ends with goes in runs."""
+    server.on("Enqueue", accept_all)
+    await client.enqueue_many([*like(LIKE_ALL, "a", "b"), ALONE, *like(LIKE_ALL, "c", "d")])
+    [request] = server.requests["Enqueue"]
+    assert [spec.payload for spec in request.tasks] == [b"a", b"b", b""]
+    assert [list(run.payloads) for run in request.runs] == [[b"c", b"d"]]
+
+
+async def test_where_hardly_any_are_alike_all_go_alone(server: ScriptedServer, client: AsyncClient) -> None:
+    server.on("Enqueue", accept_all)
+    tasks = [replace(LIKE_ALL, priority=at % 9) for at in range(8)]
+    assert told(await client.enqueue_many([*tasks, tasks[-1]])) == [str(number) for number in range(1, 10)]
 
 
 @pytest.mark.parametrize("field", OF_ITS_OWN)
@@ -128,14 +144,13 @@ async def test_outcomes_are_in_the_order_of_the_batch(server: ScriptedServer, cl
         return response
 
     server.on("Enqueue", answer)
-    alone = NewTask("mail", "alone")
-    tasks = [alone, *like(LIKE_ALL, "a", "b", "c"), replace(alone, priority=9), *like(alone, "d", "e")]
+    tasks = [ALONE, ALONE, *like(LIKE_ALL, "a", "b", "c"), *like(NewTask("mail", "other"), "d", "e")]
     outcomes = await client.enqueue_many(tasks)
     assert told(outcomes) == [
-        "1", run_id(1), "tasks[2].payload", run_id(1, 1), "tasks[4].priority", "tasks[5].type", "tasks[6].type",
+        "1", "tasks[1].priority", run_id(1), "tasks[3].payload", run_id(1, 1), "tasks[5].type", "tasks[6].type",
     ]  # fmt: skip
     refused = [outcome.message for outcome in outcomes if isinstance(outcome, Rejected)]
-    assert refused[:2] == ["Expected tasks[2].payload …", "Expected tasks[4].priority: no."]
+    assert refused[:2] == ["Expected tasks[1].priority: no.", "Expected tasks[3].payload …"]
     assert refused[2:] == ["Expected tasks[5].type …", "Expected tasks[6].type …"]
     assert outcomes[5] is not outcomes[6], "each is raised by itself"
 
@@ -158,32 +173,34 @@ async def test_a_refusal_of_the_whole_call_names_tasks_of_the_caller(
         grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", f"Expected {field} …", metadata={"field": field}
     )
     server.on("Enqueue", refusal)
-    tasks = [NewTask("mail", "alone"), *like(LIKE_ALL, "a", "b", "c"), *like(NewTask("x", "y"), "d", "e")]
+    tasks = [ALONE, *like(LIKE_ALL, "a", "b", "c"), *like(NewTask("x", "y"), "d", "e")]
     with pytest.raises(InvalidArgument) as refused:
         await client.enqueue_many(tasks)
     assert (refused.value.field, refused.value.message) == (expected, f"Expected {expected} …")
 
 
 @pytest.mark.parametrize(("at", "payload"), [(1, "text"), (2, None)])
-async def test_a_payload_that_does_not_fit_is_named(client: AsyncClient, at: int, payload: Any) -> None:
-    tasks = [NewTask("mail", "alone"), *like(LIKE_ALL, "a", "b", "c")]
+async def test_a_payload_that_does_not_fit_is_named(
+    server: ScriptedServer, client: AsyncClient, at: int, payload: Any
+) -> None:
+    server.on("Enqueue", accept_all)
+    tasks = [ALONE, *like(LIKE_ALL, "a", "b", "c")]
     tasks[at] = replace(tasks[at], payload=payload)
-    with pytest.raises(InvalidArgument) as refused:
-        await client.enqueue_many(tasks)
-    assert refused.value.field == f"tasks[{at}].payload"
+    outcomes = told(await client.enqueue_many(tasks))
+    assert outcomes.pop(at) == f"tasks[{at}].payload"
+    assert outcomes == ["1", run_id(1), run_id(1, 1)], "the others are sent without it"
     with pytest.raises(InvalidArgument) as refused:
         await client.enqueue_run(LIKE_ALL, [task.payload for task in tasks])
     assert refused.value.field == f"payloads[{at}]"
 
 
-async def test_what_is_no_task_is_named(client: AsyncClient) -> None:
+async def test_what_is_no_task_is_named(server: ScriptedServer, client: AsyncClient) -> None:
+    server.on("Enqueue", accept_all)
     not_a_task: Any = "task"
-    with pytest.raises(InvalidArgument) as refused:
-        await client.enqueue_many([*like(LIKE_ALL, "a", "b"), not_a_task, not_a_task])
-    assert refused.value.field == "tasks[2]"
-    with pytest.raises(InvalidArgument) as refused:
-        await client.enqueue_many(like(NewTask("mail", "t", priority=2**70), "a", "b"))
-    assert refused.value.field == "tasks[0].priority"
+    outcomes = await client.enqueue_many([*like(LIKE_ALL, "a", "b"), not_a_task, not_a_task])
+    assert told(outcomes) == [run_id(1), run_id(1, 1), "tasks[2]", "tasks[3]"]
+    too_urgent = like(NewTask("mail", "t", priority=2**70), "a", "b")
+    assert told(await client.enqueue_many(too_urgent)) == ["tasks[0].priority", "tasks[1].priority"]
 
 
 async def test_a_lost_run_is_sent_again_with_its_id(server: ScriptedServer, client: AsyncClient) -> None:

@@ -167,7 +167,9 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         keep_ms=u64,
         overlap=u8,
     ),
-    operator_entries.SetAllocations: st.builds(operator_entries.SetAllocations, u64, queues, u8, some(st.tuples(u16, blobs))),
+    operator_entries.SetAllocations: st.builds(
+        operator_entries.SetAllocations, u64, queues, u8, some(st.tuples(u16, blobs))
+    ),
     entries.EnqueueRuns: st.builds(entries.EnqueueRuns, u64, some(new_runs)),
     entries.AckRanges: st.builds(entries.AckRanges, u64, u64, some(st.builds(AckRange, task_ids, u128, u32))),
     entries.PurgeRanges: st.builds(entries.PurgeRanges, u64, some(st.builds(TaskRange, task_ids, u32))),
