@@ -1,7 +1,7 @@
 """The pure state machine of a shard. It imports no clock, no I/O, no randomness and no other package of Holdfast.
 
 machine.py           applies entries, in order: `apply`, then `commit`
-entries.py, operator_entries.py, new_tasks.py, packing.py  what happened, and how it stands in the log
+entries.py, operator_entries.py, run_entries.py, new_tasks.py, packing.py  what happened, and how it stands in the log
 handlers/            one for each kind of entry: guards, then transitions
 transitions.py       how a task moves between states; the only code that touches indexes and counters
 draft.py             the working copy that entries are applied to

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX
-from holdfast.machine.new_runs import NewRun, put_runs, read_runs
 from holdfast.machine.new_tasks import NewTask, put_tasks, read_tasks
 from holdfast.machine.operator_entries import (
     DiscardDead,
@@ -22,6 +21,7 @@ from holdfast.machine.operator_entries import (
 )
 from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_task_ids
 from holdfast.machine.rows import ATTEMPT_LEASE_EXPIRED
+from holdfast.machine.run_entries import AckRanges, EnqueueRuns, PurgeRanges
 
 ENTRY_ITEMS_MAX = 1000  # what a leader puts into one entry at most
 
@@ -36,7 +36,6 @@ _TYPE_EXPIRY = struct.Struct(">QH")
 _MARK = struct.Struct(">BHHQBQ")
 _LEVEL_ITEM = struct.Struct(">BBHQQQ")
 _ACK_ITEM = struct.Struct(">QQqH")
-_ACK_RANGE = struct.Struct(">QQI")
 _FAIL_ITEM = struct.Struct(">QQQBIH")
 _EXTEND_ITEM = struct.Struct(">QQQ")
 _EXPIRE_ITEM = struct.Struct(">QQBQBIH")
@@ -96,21 +95,6 @@ class ExpireItem(NamedTuple):
     how: int = ATTEMPT_LEASE_EXPIRED  # or rows.ATTEMPT_TIMED_OUT
     error: bytes = b""  # empty: what is known of the task's last error stays
     brief: bytes = b""
-
-
-class AckRange(NamedTuple):
-    """So many claimed tasks with consecutive ids and tokens, acked without results and follow-ups."""
-
-    task_id: bytes
-    token: int
-    tasks: int
-
-
-class TaskRange(NamedTuple):
-    """So many tasks with consecutive ids."""
-
-    task_id: bytes
-    tasks: int
 
 
 class Mark(NamedTuple):
@@ -288,60 +272,6 @@ class Ack:
     @classmethod
     def read(cls, now_ms: int, reader: Reader) -> "Ack":
         return cls(now_ms, reader.u64(), _read_acks(reader, away=False))
-
-
-@dataclass(slots=True)
-class EnqueueRuns:
-    now_ms: int
-    runs: list[NewRun]
-
-    def put(self, parts: list[bytes]) -> None:
-        parts.append(COUNT.pack(len(self.runs)))
-        put_runs(parts, self.runs)
-
-    @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "EnqueueRuns":
-        return cls(now_ms, read_runs(reader, reader.count()))
-
-
-@dataclass(slots=True)
-class AckRanges:
-    """Acks without results and follow-ups, of tasks that were claimed together."""
-
-    now_ms: int
-    keep_ms: int
-    ranges: list[AckRange]
-
-    def put(self, parts: list[bytes]) -> None:
-        parts += (U64.pack(self.keep_ms), COUNT.pack(len(self.ranges)))
-        for task_id, token, count in self.ranges:
-            parts += (task_id, _ACK_RANGE.pack(token >> SECRET_BITS, token & SECRET_MAX, count))
-
-    @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "AckRanges":
-        keep_ms, ranges = reader.u64(), []
-        for _ in range(reader.count()):
-            task_id = reader.take(16)
-            number, secret, count = reader.unpack(_ACK_RANGE)
-            ranges.append(AckRange(task_id, number << SECRET_BITS | secret, count))
-        return cls(now_ms, keep_ms, ranges)
-
-
-@dataclass(slots=True)
-class PurgeRanges:
-    """Finished tasks of runs whose retention has passed are deleted."""
-
-    now_ms: int
-    ranges: list[TaskRange]
-
-    def put(self, parts: list[bytes]) -> None:
-        parts.append(COUNT.pack(len(self.ranges)))
-        for task_id, count in self.ranges:
-            parts += (task_id, COUNT.pack(count))
-
-    @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "PurgeRanges":
-        return cls(now_ms, [TaskRange(reader.take(16), reader.count()) for _ in range(reader.count())])
 
 
 @dataclass(slots=True)

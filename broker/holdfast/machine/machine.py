@@ -13,12 +13,10 @@ from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     Ack,
     AckAway,
-    AckRanges,
     Cancel,
     Claim,
     Delivered,
     Enqueue,
-    EnqueueRuns,
     Entry,
     Expire,
     ExpireKeys,
@@ -27,7 +25,6 @@ from holdfast.machine.entries import (
     LeaderStarted,
     Promote,
     Purge,
-    PurgeRanges,
     RaiseLevel,
     Receive,
     Release,
@@ -63,6 +60,7 @@ from holdfast.machine.operator_entries import (
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Execution, Meta, Queue
+from holdfast.machine.run_entries import AckRanges, EnqueueRuns, PurgeRanges
 from holdfast.machine.running import Running
 
 

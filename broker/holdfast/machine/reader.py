@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.machine import keys
-from holdfast.machine.entries import TaskRange
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_lines import ReadyIn, read_oldest
 from holdfast.machine.ready_rows import place_of
@@ -26,6 +25,7 @@ from holdfast.machine.rows import (
     SettingsRow,
     TaskReport,
 )
+from holdfast.machine.run_entries import TaskRange
 from holdfast.machine.run_rows import Run, RunPayloads
 from holdfast.machine.runs import find_run
 

@@ -588,10 +588,8 @@ class ClaimRequest(NamedTuple):
     claims: tuple[tuple[bytes, int, int], ...]
 
     def encode(self) -> bytes:
-        refs = [
-            _CLAIM_REF.pack(task_id, token >> SECRET_BITS, token & SECRET_MAX, count)
-            for task_id, token, count in self.claims
-        ]
+        pack = _CLAIM_REF.pack
+        refs = [pack(task_id, token >> SECRET_BITS, token & SECRET_MAX, count) for task_id, token, count in self.claims]
         return self.key_expiry_ms.to_bytes(8, "big") + b"".join(refs)
 
     @staticmethod

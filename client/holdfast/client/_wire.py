@@ -72,10 +72,9 @@ _TASK_BYTES = 300
 # ---------------------------------------------------------------------------------------------- requests
 
 
-def enqueue_request(tasks: Sequence[NewTask], places: Iterable[int] | None = None) -> pb.EnqueueRequest:
-    """`places`: of these tasks in the caller's batch, if they are not all."""
+def enqueue_request(tasks: Sequence[NewTask]) -> pb.EnqueueRequest:
     request = pb.EnqueueRequest()
-    _put_specs(request.tasks.add, tasks, "tasks", places)
+    _put_specs(request.tasks.add, tasks, "tasks")
     return request
 
 
@@ -252,10 +251,8 @@ def checked_task_ids(task_ids: Sequence[str]) -> list[str]:
     return list(wait_tasks_request(task_ids, 0).task_ids)
 
 
-def _put_specs(
-    add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str, places: Iterable[int] | None = None
-) -> None:
-    for index, task in zip(count() if places is None else places, tasks, strict=False):
+def _put_specs(add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str) -> None:
+    for index, task in enumerate(tasks):
         try:
             _put_spec(add(), task)
         except MISFITS as found:

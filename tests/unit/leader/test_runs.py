@@ -10,10 +10,10 @@ from holdfast.broker.api.validation import Validator
 from holdfast.broker.leader import watermarks
 from holdfast.broker.leader.leader import Leadership
 from holdfast.broker.policy.policies import default_policy
-from holdfast.machine import entries, keys
-from holdfast.machine.entries import AckRange
+from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import CANCELLED, READY, SUCCEEDED, Execution
+from holdfast.machine.run_entries import AckRange
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE
@@ -39,7 +39,7 @@ def states(small: SmallShard, task_ids: list[bytes]) -> set[int]:
 
 async def ack_ranges(small: SmallShard, *claims: Claimed) -> list[Outcome]:
     ranges = [AckRange(claim.task_id, claim.token, claim.tasks) for claim in claims]
-    return await small.submit(entries.AckRanges(small.time.now_ms, KEEP_MS, ranges))
+    return await small.submit(run_entries.AckRanges(small.time.now_ms, KEEP_MS, ranges))
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------

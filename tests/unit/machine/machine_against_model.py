@@ -10,7 +10,7 @@ from typing import TypeVar
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from holdfast.machine import entries, keys, outcomes, ready_rows, rows
+from holdfast.machine import entries, keys, outcomes, ready_rows, rows, run_entries
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AckItem,
@@ -27,7 +27,7 @@ from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
-from holdfast.machine.new_runs import NewRun, pack_sizes
+from holdfast.machine.new_runs import NewRun
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import (
     KEEP_PRIORITY,
@@ -42,13 +42,18 @@ from holdfast.machine.operator_entries import (
 from holdfast.machine.ready_lines import read_ages, read_rows, read_subqueue
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
 from holdfast.machine.running import Running
-from tests.unit.machine.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING, Model, ids_from
-from tests.unit.machine.machine_model_task import check_budgets
+from tests.unit.machine.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING
+from tests.unit.machine.machine_model_runs import ModelWithRuns
+from tests.unit.machine.machine_model_task import check_budgets, ids_from
+from tests.unit.machine.machine_new_tasks import new_runs, new_tasks, queue_names
 from tests.unit.machine.machine_picture import (
     Answer,
     Place,
+    accepted_in,
     answers_of,
     as_single_tasks,
+    claimed_in,
+    in_slices,
     marks_for,
     picture_of,
     ready_places,
@@ -61,57 +66,12 @@ from tests.unit.machine.machine_picture import (
 T = TypeVar("T")
 KEEP_MS = 50
 DEAD_KEEP_MS = 80
-WINDOW_MS = 60
 START_MS = 1_000_000
 
-QUEUES = (b"mail", b"mail.slow", b"m")
 WORKERS = (b"", b"ann", b"bob")
-REQUEST_IDS = (b"", b"a", b"b", b"c")
 STRANGER = b"\x11" * 16
 UNKNOWN_TOKENS = (0, 1, (INCARNATION * 2**48 + 10_000) << 64, ((INCARNATION - 1) * 2**48 + 1) << 64)
 
-TENANTS = (b"", b"", b"blue", b"red")
-LIMIT_KEYS = (b"", b"", b"disk")
-# (flags, unique key)
-UNIQUE = ((0, b""), (rows.HAS_RETRY, b""), (rows.UNIQUE_UNTIL_DONE, b"u"), (rows.UNIQUE_WHILE_WAITING, b"u"))
-
-queue_names = st.sampled_from(QUEUES)
-new_tasks = st.builds(
-    lambda unique, **fields: NewTask(flags=unique[0], unique_key=unique[1], **fields),
-    st.sampled_from(UNIQUE),
-    queue=queue_names,
-    priority=st.sampled_from((0, 4, 9)),
-    tenant=st.sampled_from(TENANTS),
-    limit_key=st.sampled_from(LIMIT_KEYS),
-    type=st.sampled_from((b"send", b"")),
-    timeout_ms=st.sampled_from((0, 0, 12, 100)),
-    start_by_ms=st.sampled_from((0, 0, 0, 20, 90)),  # a time to live until the entry is made
-    digest=st.sampled_from((0, 7, 7, 8)),
-    request_id=st.sampled_from(REQUEST_IDS),
-    dedup_window_ms=st.sampled_from((5, WINDOW_MS, 500)),
-    run_at_ms=st.sampled_from((0, 0, 15, 90, -5)),  # a delay until the entry is made
-    max_attempts=st.integers(1, 3),
-    max_claims=st.integers(1, 3),
-    result_ttl_ms=st.sampled_from((0, 20, 300)),
-    envelope=st.binary(max_size=4),
-)
-new_runs = st.builds(
-    lambda payloads, **fields: NewRun(
-        sizes=pack_sizes([len(payload) for payload in payloads]), payloads=b"".join(payloads), **fields
-    ),
-    st.lists(st.binary(max_size=3), min_size=1, max_size=7),
-    queue=queue_names,
-    priority=st.sampled_from((0, 4, 9)),
-    request_id=st.sampled_from((b"", b"run", b"run 2")),
-    dedup_window_ms=st.sampled_from((5, WINDOW_MS, 500)),
-    max_attempts=st.integers(1, 3),
-    max_claims=st.integers(1, 3),
-    result_ttl_ms=st.sampled_from((0, 20, 300)),
-    type=st.sampled_from((b"send", b"")),
-    flags=st.sampled_from((0, rows.HAS_RETRY)),
-    timeout_ms=st.sampled_from((0, 0, 12, 100)),
-    header=st.binary(max_size=3),
-)
 # Which tasks or claims an entry is about: the n-th of those that fit the entry, or of all that ever were.
 picks = st.lists(st.tuples(st.sampled_from((True, True, False)), st.integers(0, 12)), min_size=1, max_size=3)
 Picks = list[tuple[bool, int]]
@@ -122,7 +82,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.kv = MemoryKV()
         self.machine = Machine(self.kv, shard=SHARD, incarnation=INCARNATION)
-        self.model = Model()
+        self.model = ModelWithRuns()
         self.clock_ms = START_MS
         self.behind_ms = 0  # how far the stamps of entries are behind the time that was already applied
         self.lag = 0  # how many decided entries may wait to be applied
@@ -175,7 +135,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert {(queue, *pair) for queue, pairs in effects.freed.items() for pair in pairs} == set(ended.values())
         self.log.append((self.term, data, answers, state_hash(self.kv)))
         self.known_ids += [outcome.task_id for outcome in accepted_in(done) if not outcome.duplicate]
-        if isinstance(entry, entries.EnqueueRuns):
+        if isinstance(entry, run_entries.EnqueueRuns):
             for new, outcome in zip(entry.runs, done, strict=True):
                 if isinstance(outcome, outcomes.AcceptedRun) and not outcome.duplicate:
                     self.known_ids += ids_from(outcome.task_id, new.tasks)
@@ -323,7 +283,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         )
         ended = self.machine.reader.ranges_at([key[-16:] for key in self.due(keys.RETENTION, count)])
         self.propose(entries.Purge(self.stamp_ms, [range_.task_id for range_ in ended[:1]]))
-        self.propose(entries.PurgeRanges(self.stamp_ms, ended[1:]))
+        self.propose(run_entries.PurgeRanges(self.stamp_ms, ended[1:]))
         forgotten = [ExpiringKey(*keys.timed(key)) for key in self.due(keys.KEY_EXPIRY, count)]
         self.propose(entries.ExpireKeys(self.stamp_ms, forgotten))
 
@@ -363,15 +323,15 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @rule(runs=st.lists(new_runs, min_size=1, max_size=2))
     def enqueue_runs(self, runs: list[NewRun]) -> None:
-        self.propose(entries.EnqueueRuns(self.stamp_ms, runs))
+        self.propose(run_entries.EnqueueRuns(self.stamp_ms, runs))
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, count=st.integers(1, 5))
     def ack_ranges(self, picked: Picks, count: int) -> None:
         """Slices as they were claimed, the newest first; or so many tasks from any claim on."""
-        newest = [entries.AckRange(*slice_) for slice_ in reversed(self.known_slices)]
-        others = [entries.AckRange(*claim, count) for claim in self.claims_like(picked)]
-        self.propose(entries.AckRanges(self.stamp_ms, KEEP_MS, choose(picked, newest, others)))
+        newest = [run_entries.AckRange(*slice_) for slice_ in reversed(self.known_slices)]
+        others = [run_entries.AckRange(*claim, count) for claim in self.claims_like(picked)]
+        self.propose(run_entries.AckRanges(self.stamp_ms, KEEP_MS, choose(picked, newest, others)))
 
     def dated(self, tasks: Iterable[NewTask]) -> list[NewTask]:
         clock_ms = self.clock_ms
@@ -633,34 +593,6 @@ class MachineAgainstModel(RuleBasedStateMachine):
                 claimed = set()
                 if restarts:
                     machine = Machine(kv, shard=1, incarnation=1)
-
-
-def claimed_in(done: Iterable[outcomes.Outcome]) -> set[bytes]:
-    claims = [outcome for outcome in done if isinstance(outcome, outcomes.Claimed)]
-    return {task_id for claim in claims for task_id in ids_from(claim.task_id, claim.tasks)}
-
-
-def in_slices(task_ids: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """The same tasks, those whose ids follow each other together."""
-    firsts: list[bytes] = []
-    counts: list[int] = []
-    for task_id in task_ids:
-        if firsts and ids_from(firsts[-1], counts[-1] + 1)[-1] == task_id:
-            counts[-1] += 1
-        else:
-            firsts.append(task_id)
-            counts.append(1)
-    return firsts, counts
-
-
-def accepted_in(done: Iterable[outcomes.Outcome]) -> Iterable[outcomes.Accepted]:
-    for outcome in done:
-        if isinstance(outcome, outcomes.Accepted):
-            yield outcome
-        elif isinstance(outcome, outcomes.Acked):
-            yield from (follow_up for follow_up in outcome.follow_ups if follow_up.task_id != outcomes.ELSEWHERE)
-        elif isinstance(outcome, outcomes.Received):
-            yield from outcome.accepted
 
 
 def choose(picked: Picks, fitting: Sequence[T], anything: Sequence[T]) -> list[T]:

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.machine import entries, keys, operator_entries, rows
+from holdfast.machine import entries, keys, operator_entries, rows, run_entries
 from holdfast.machine.entries import AckItem, ClaimRef, Entry, ExpireItem, ExpiringKey, ExtendItem, FailItem
-from holdfast.machine.new_runs import NewRun
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
-from tests.unit.machine.machine_model_task import Subqueue, Task
+from tests.unit.machine.machine_model_task import Subqueue, Task, ids_from
 from tests.unit.machine.machine_picture import Answer, Handle, handle_of
 
 SHARD = 0x1234
@@ -19,25 +18,6 @@ ENDED = (SUCCEEDED, CANCELLED, DEAD)
 WAITING = (READY, DELAYED, RETRY_PENDING)
 PAUSE_MS = 600_000
 STATES_WITH_KEY = {rows.UNIQUE_UNTIL_DONE: (*WAITING, CLAIMED), rows.UNIQUE_WHILE_WAITING: WAITING}
-
-
-def ids_from(task_id: bytes, count: int) -> list[bytes]:
-    return [(int.from_bytes(task_id, "big") + at).to_bytes(16, "big") for at in range(count)]
-
-
-def tasks_of(new: NewRun) -> list[NewTask]:
-    """A run, told task by task. Payloads are shorter than 128 bytes here."""
-    tasks, at = [], 0
-    for place in range(0, len(new.sizes), 4):
-        payload = new.payloads[at : (at := at + int.from_bytes(new.sizes[place : place + 4], "big"))]
-        envelope = new.header + (bytes((26, len(payload))) + payload if payload else b"")
-        tasks.append(
-            NewTask(
-                new.queue, new.priority, b"", b"", new.dedup_window_ms, 0, new.max_attempts, new.max_claims,
-                new.result_ttl_ms, envelope, new.type, flags=new.flags, timeout_ms=new.timeout_ms,
-            )
-        )  # fmt: skip
-    return tasks
 
 
 class Model:
@@ -71,9 +51,6 @@ class Model:
             entries.Receive: self._receive,
             entries.Delivered: self._delivered,
             entries.Claim: self._claim,
-            entries.EnqueueRuns: self._enqueue_runs,
-            entries.AckRanges: self._ack_ranges,
-            entries.PurgeRanges: self._purge_ranges,
             operator_entries.SetAllocations: self._set_allocations,
         }
         if type(entry) in wholes:
@@ -135,22 +112,6 @@ class Model:
 
     def _enqueue(self, new: NewTask, _: entries.Enqueue) -> Answer:
         return "REQUEST_ID_CONFLICT" if self._conflict([new]) else ("Accepted", *self._accept(new))
-
-    def _enqueue_runs(self, entry: entries.EnqueueRuns) -> list[Answer]:
-        """Task by task, but that the request id is of all of them, and stands for the first."""
-        answers: list[Answer] = []
-        for new in entry.runs:
-            tasks = tasks_of(new)
-            known = self._request(tasks[0]._replace(request_id=new.request_id))
-            if known is not None:
-                answers.append(("AcceptedRun", known[0], True))
-                continue
-            first, *_ = [self._make(task) for task in tasks]
-            if new.request_id:
-                handle = ("request", new.queue, new.request_id)
-                self.memory[handle] = (first, new.dedup_window_ms, 0), self.now_ms + new.dedup_window_ms
-            answers.append(("AcceptedRun", first, False))
-        return answers
 
     def _conflict(self, tasks: Iterable[NewTask], ending: bytes = b"") -> bool:
         """Whether one of these has a request id that stands for another content, also for that of one before it."""
@@ -369,7 +330,7 @@ class Model:
         first: Answer = answer
         return first if (task_id, first[:1]) == (item.task_id, (kind,)) else self._refusal(item.task_id, code)
 
-    def _ack(self, item: AckItem, entry: entries.Ack | entries.AckAway | entries.AckRanges) -> Answer:
+    def _ack(self, item: AckItem, entry: entries.Ack | entries.AckAway | run_entries.AckRanges) -> Answer:
         task = self._held(item.task_id, item.token)
         if task is None:
             done = self.tasks.get(item.task_id)
@@ -401,19 +362,6 @@ class Model:
         if task.had_follow_ups:
             self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
         return answer
-
-    def _ack_ranges(self, entry: entries.AckRanges) -> list[Answer]:
-        answers: list[Answer] = []
-        for task_id, token, count in entry.ranges:
-            items = [AckItem(one, token + (at << 64), None, ()) for at, one in enumerate(ids_from(task_id, count))]
-            each = [self._ack(item, entry) for item in items]
-            answers.append(("AckedRange", tuple((at, code) for at, code in enumerate(each) if isinstance(code, str))))
-        return answers
-
-    def _purge_ranges(self, entry: entries.PurgeRanges) -> list[Answer]:
-        nobody = entries.Purge(entry.now_ms, [])
-        each = [[self._purge(one, nobody) for one in ids_from(*item)] for item in entry.ranges]
-        return [("Changed", sum(not isinstance(answer, str) for answer in answers)) for answers in each]
 
     def _fail(self, item: FailItem, entry: entries.Fail) -> Answer:
         task = self._held(item.task_id, item.token)
@@ -624,7 +572,7 @@ class Model:
             },
             "subqueues": {subqueue: (ready, self.subqueue_marks[subqueue]) for subqueue, ready in in_subqueues.items()},
             "ages": {(t.new.queue, t.place): t.id for t in aged},
-            "timers": set(self._timers()),
+            "timers": {timer for task in tasks for timer in task.timers()},
             "dead": {(t.new.queue, t.changed_ms, id_) for id_, t in self.tasks.items() if t.state == DEAD},
             "memory": self.memory,
             "level": self.level,
@@ -647,11 +595,3 @@ class Model:
             "attempts": {task.id: task.attempts for task in tasks if task.attempts},
             "allocations": self.allocations,
         }  # fmt: skip
-
-    def _timers(self) -> Iterable[tuple[int, int, bytes]]:
-        families = {CLAIMED: keys.CLAIM_EXPIRY, DELAYED: keys.DUE, RETRY_PENDING: keys.DUE}
-        for task_id, task in self.tasks.items():
-            if task.state != READY:
-                yield families.get(task.state, keys.RETENTION), task.timer_ms, task_id
-            if task.start_by_ms and task.state in WAITING:
-                yield keys.START_BY, task.start_by_ms, task_id

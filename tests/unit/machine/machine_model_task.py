@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.machine import keys
+from holdfast.machine.new_runs import NewRun
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import (
     ATTEMPTS_SPENT,
@@ -64,6 +66,14 @@ class Task:
     def note_attempt(self, how: int, now_ms: int, brief: bytes) -> None:
         self.attempts = [*self.attempts, (how, self.changed_ms, now_ms, self.worker, brief)][-ATTEMPTS_KEPT:]
 
+    def timers(self) -> Iterable[tuple[int, int, bytes]]:
+        """What is to be done with it, when: by family, as the state has it."""
+        families = {CLAIMED: keys.CLAIM_EXPIRY, DELAYED: keys.DUE, RETRY_PENDING: keys.DUE}
+        if self.state != READY:
+            yield families.get(self.state, keys.RETENTION), self.timer_ms, self.id
+        if self.start_by_ms and self.state in (READY, DELAYED, RETRY_PENDING):
+            yield keys.START_BY, self.start_by_ms, self.id
+
     def fields(self) -> dict[str, Any]:
         """Named as in rows.Execution."""
         new = self.new
@@ -104,3 +114,22 @@ def check_budgets(tasks: Iterable[Task]) -> None:
         elif task.dead_reason == CLAIMS_SPENT:
             assert claims_left == 0
             assert attempts_left > 0
+
+
+def ids_from(task_id: bytes, count: int) -> list[bytes]:
+    return [(int.from_bytes(task_id, "big") + at).to_bytes(16, "big") for at in range(count)]
+
+
+def tasks_of(new: NewRun) -> list[NewTask]:
+    """A run, told task by task. Payloads are shorter than 128 bytes here."""
+    tasks, at = [], 0
+    for place in range(0, len(new.sizes), 4):
+        payload = new.payloads[at : (at := at + int.from_bytes(new.sizes[place : place + 4], "big"))]
+        envelope = new.header + (bytes((26, len(payload))) + payload if payload else b"")
+        tasks.append(
+            NewTask(
+                new.queue, new.priority, b"", b"", new.dedup_window_ms, 0, new.max_attempts, new.max_claims,
+                new.result_ttl_ms, envelope, new.type, flags=new.flags, timeout_ms=new.timeout_ms,
+            )
+        )  # fmt: skip
+    return tasks

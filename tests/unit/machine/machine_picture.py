@@ -108,11 +108,18 @@ def claims_of(task_id: bytes, token: int, tasks: int) -> list[tuple[bytes, int]]
     return [(later_task_id(task_id, at), later_token(token, at)) for at in range(tasks)]
 
 
-def picture_of(with_runs: dict[bytes, bytes]) -> dict[str, Any]:
+def single_rows(with_runs: dict[bytes, bytes]) -> dict[int, list[tuple[bytes, bytes]]]:
+    """By family, in order."""
     state = as_single_tasks(with_runs)
     families: dict[int, list[tuple[bytes, bytes]]] = {family: [] for family in keys.FAMILIES}
     for key in sorted(state):
         families[key[0]].append((key, state[key]))
+    return families
+
+
+def picture_of(with_runs: dict[bytes, bytes]) -> dict[str, Any]:
+    families = single_rows(with_runs)
+    state = {key: row for found in families.values() for key, row in found}
     meta = rows.Meta.decode(state[keys.META_KEY])
     forgotten = {keys.timed(key)[1]: keys.timed(key)[0] for key, _ in families[keys.KEY_EXPIRY]}
     results = {handle_of(key): (None, when_ms) for key, when_ms in forgotten.items() if key[0] == keys.REPORT}
@@ -307,3 +314,31 @@ def ready_places(state: dict[bytes, bytes]) -> Window:
         tenant, limit_key, _ = rest[1:].split(b"\0")
         places.add((queue, Place(9 - rest[0], tenant, limit_key, keys.ready_sequence(key), task_id)))
     return places
+
+
+def claimed_in(done: Iterable[outcomes.Outcome]) -> set[bytes]:
+    claims = [outcome for outcome in done if isinstance(outcome, outcomes.Claimed)]
+    return {task_id for claim in claims for task_id, _ in claims_of(*claim[:2], claim.tasks)}
+
+
+def in_slices(task_ids: list[bytes]) -> tuple[list[bytes], list[int]]:
+    """The same tasks, those whose ids follow each other together."""
+    firsts: list[bytes] = []
+    counts: list[int] = []
+    for task_id in task_ids:
+        if firsts and later_task_id(firsts[-1], counts[-1]) == task_id:
+            counts[-1] += 1
+        else:
+            firsts.append(task_id)
+            counts.append(1)
+    return firsts, counts
+
+
+def accepted_in(done: Iterable[outcomes.Outcome]) -> Iterable[outcomes.Accepted]:
+    for outcome in done:
+        if isinstance(outcome, outcomes.Accepted):
+            yield outcome
+        elif isinstance(outcome, outcomes.Acked):
+            yield from (follow_up for follow_up in outcome.follow_ups if follow_up.task_id != outcomes.ELSEWHERE)
+        elif isinstance(outcome, outcomes.Received):
+            yield from outcome.accepted

@@ -8,10 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from holdfast.machine import entries, ids, keys, operator_entries, ready_rows, rows
+from holdfast.machine import entries, ids, keys, operator_entries, ready_rows, rows, run_entries
 from holdfast.machine.entries import (
     AckItem,
-    AckRange,
     BucketLevel,
     ClaimRef,
     Entry,
@@ -21,12 +20,12 @@ from holdfast.machine.entries import (
     FailItem,
     Mark,
     RemoteFollowUp,
-    TaskRange,
 )
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateItem
 from holdfast.machine.packing import DecodeError
+from holdfast.machine.run_entries import AckRange, TaskRange
 
 quick = settings(max_examples=30, deadline=None, print_blob=True)
 thorough = settings(max_examples=120, deadline=None, print_blob=True)
@@ -170,9 +169,9 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     operator_entries.SetAllocations: st.builds(
         operator_entries.SetAllocations, u64, queues, u8, some(st.tuples(u16, blobs))
     ),
-    entries.EnqueueRuns: st.builds(entries.EnqueueRuns, u64, some(new_runs)),
-    entries.AckRanges: st.builds(entries.AckRanges, u64, u64, some(st.builds(AckRange, task_ids, u128, u32))),
-    entries.PurgeRanges: st.builds(entries.PurgeRanges, u64, some(st.builds(TaskRange, task_ids, u32))),
+    run_entries.EnqueueRuns: st.builds(run_entries.EnqueueRuns, u64, some(new_runs)),
+    run_entries.AckRanges: st.builds(run_entries.AckRanges, u64, u64, some(st.builds(AckRange, task_ids, u128, u32))),
+    run_entries.PurgeRanges: st.builds(run_entries.PurgeRanges, u64, some(st.builds(TaskRange, task_ids, u32))),
 }
 # Stored in every log: a number is never changed or given to another kind.
 KIND_NUMBERS = {
@@ -182,7 +181,7 @@ KIND_NUMBERS = {
     entries.RaiseLevel: 15, entries.SetQueue: 16, entries.AckAway: 17, entries.Receive: 18, entries.Delivered: 19,
     operator_entries.UpdateTasks: 20, operator_entries.TtlExpire: 21, operator_entries.PutSchedule: 22,
     operator_entries.DropSchedule: 23, operator_entries.FireSchedule: 24, operator_entries.SetAllocations: 25,
-    entries.EnqueueRuns: 26, entries.AckRanges: 27, entries.PurgeRanges: 28,
+    run_entries.EnqueueRuns: 26, run_entries.AckRanges: 27, run_entries.PurgeRanges: 28,
 }  # fmt: skip
 any_entry = st.one_of(list(ENTRIES.values()))
 
@@ -239,9 +238,9 @@ FULL_ENTRIES: list[Entry] = [
     operator_entries.DropSchedule(1, b"queue", b"name"),
     operator_entries.FireSchedule(1, b"queue", b"name", 2, 3, 4, 1, [5, 6], [FULL_TASK, FULL_TASK]),
     operator_entries.SetAllocations(1, b"queue", 2, [(3, b"share"), (4, b"")]),
-    entries.EnqueueRuns(1, [FULL_RUN, FULL_RUN]),
-    entries.AckRanges(1, 2, [AckRange(bytes(16), 1, 2)]),
-    entries.PurgeRanges(1, [TaskRange(bytes(16), 2)]),
+    run_entries.EnqueueRuns(1, [FULL_RUN, FULL_RUN]),
+    run_entries.AckRanges(1, 2, [AckRange(bytes(16), 1, 2)]),
+    run_entries.PurgeRanges(1, [TaskRange(bytes(16), 2)]),
 ]
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.machine import entries, ids, keys, ready_rows, rows
-from holdfast.machine.entries import AckRange, BucketLevel, Mark
+from holdfast.machine import entries, ids, keys, ready_rows, rows, run_entries
+from holdfast.machine.entries import BucketLevel, Mark
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.invariants import rows_of, violations
@@ -14,6 +14,7 @@ from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.operator_entries import PutSchedule, SetAllocations
 from holdfast.machine.outcomes import AcceptedRun, Claimed
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
+from holdfast.machine.run_entries import AckRange
 from holdfast.machine.running import claim_row
 from tests.unit.machine.machine_shard import (
     ALL_STATES,
@@ -52,12 +53,12 @@ def busy_shard() -> Shard:
 def claim_of_a_run(shard: Shard) -> None:
     """A run of which one task has departed, others are claimed or done, and the rest is ready."""
     new = NewRun(QUEUE, 4, b"", 0, 3, 5, 0, b"send", 0, 0, b"", pack_sizes([1] * 6), b"abcdef")
-    (run,) = shard.apply(entries.EnqueueRuns(shard.now_ms, [new]))
+    (run,) = shard.apply(run_entries.EnqueueRuns(shard.now_ms, [new]))
     assert isinstance(run, AcceptedRun)
     times = shard.now_ms, shard.now_ms + LEASE_MS, b"", b"", shard.now_ms + KEEP_MS
     (claimed,) = shard.apply(entries.Claim(*times, [run.task_id], [], counts=[4]))
     assert isinstance(claimed, Claimed)
-    shard.apply(entries.AckRanges(shard.now_ms, KEEP_MS, [AckRange(run.task_id, claimed.token, 2)]))
+    shard.apply(run_entries.AckRanges(shard.now_ms, KEEP_MS, [AckRange(run.task_id, claimed.token, 2)]))
     shard.cancel(later_task_id(run.task_id, 5))
 
 

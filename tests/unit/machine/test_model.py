@@ -11,15 +11,9 @@ from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY
 from holdfast.machine.rows import HAS_RETRY
 from tests.long import IS_LONG
-from tests.unit.machine.machine_against_model import (
-    LIMIT_KEYS,
-    QUEUES,
-    TENANTS,
-    UNIQUE,
-    WINDOW_MS,
-    MachineAgainstModel,
-)
+from tests.unit.machine.machine_against_model import MachineAgainstModel
 from tests.unit.machine.machine_model import PAUSE_MS
+from tests.unit.machine.machine_new_tasks import LIMIT_KEYS, QUEUES, TENANTS, UNIQUE, WINDOW_MS
 from tests.unit.machine.machine_shard import use_short_rows
 
 

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.machine import entries, keys
-from holdfast.machine.entries import AckRange, TaskRange
+from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.handlers import runs as run_handlers
 from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.invariants import violations
@@ -14,6 +13,7 @@ from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
 from holdfast.machine.rejections import STALE_TOKEN, Rejection
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
+from holdfast.machine.run_entries import AckRange, TaskRange
 from holdfast.machine.task_walk import walk
 from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, SECRET, Shard
 
@@ -22,7 +22,7 @@ class RunShard(Shard):
     def enqueue_run(self, *payloads: bytes, request_id: bytes = b"") -> AcceptedRun:
         sizes = pack_sizes([len(payload) for payload in payloads])
         new = NewRun(QUEUE, 4, request_id, KEEP_MS, 3, 5, 0, b"send", 0, 0, b"", sizes, b"".join(payloads))
-        (outcome,) = self.apply(entries.EnqueueRuns(self.now_ms, [new]))
+        (outcome,) = self.apply(run_entries.EnqueueRuns(self.now_ms, [new]))
         assert isinstance(outcome, AcceptedRun)
         return outcome
 
@@ -31,7 +31,7 @@ class RunShard(Shard):
         return [*self.apply(entries.Claim(*times, [task_id], [], secret=SECRET, counts=[count]))]
 
     def ack_range(self, task_id: bytes, token: int, tasks: int) -> AckedRange:
-        (outcome,) = self.apply(entries.AckRanges(self.now_ms, KEEP_MS, [AckRange(task_id, token, tasks)]))
+        (outcome,) = self.apply(run_entries.AckRanges(self.now_ms, KEEP_MS, [AckRange(task_id, token, tasks)]))
         assert isinstance(outcome, AckedRange)
         return outcome
 
@@ -60,7 +60,7 @@ def test_a_hundred_tasks_that_come_and_go_together_cost_a_few_rows(shard: RunSha
     assert shard.ack_range(first, claimed.token, 100).refused == ()
     assert shard.families() == rows_before + Counter({keys.RETENTION: 1})
     shard.now_ms += KEEP_MS
-    assert shard.apply(entries.PurgeRanges(shard.now_ms, [TaskRange(first, 100)])) == [Changed(100)]
+    assert shard.apply(run_entries.PurgeRanges(shard.now_ms, [TaskRange(first, 100)])) == [Changed(100)]
     assert shard.families() == Counter({keys.META: 1, keys.QUEUE: 1})
     assert violations(shard.kv) == []
 

@@ -12,7 +12,7 @@ from holdfast.broker.leader.roles import NodeContext, OtherShards
 from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.shard import Shard
-from holdfast.machine import entries
+from holdfast.machine import entries, run_entries
 from holdfast.machine.entries import AckItem, ClaimRef, Entry
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id, later_task_id
 from holdfast.machine.invariants import violations
@@ -232,7 +232,7 @@ class SmallShard:
         return [outcome.task_id for outcome in outcomes if isinstance(outcome, Accepted)]
 
     async def enqueue_run(self, count: int, **changes: Any) -> list[bytes]:
-        (accepted,) = await self.submit(entries.EnqueueRuns(self.time.now_ms, [new_run(count, **changes)]))
+        (accepted,) = await self.submit(run_entries.EnqueueRuns(self.time.now_ms, [new_run(count, **changes)]))
         assert isinstance(accepted, AcceptedRun)
         return [later_task_id(accepted.task_id, at) for at in range(count)]
 

@@ -20,7 +20,7 @@ from holdfast.broker.scheduler import scheduler as scheduler_module
 from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.broker.scheduler.slices import still_there
-from holdfast.machine import entries
+from holdfast.machine import entries, run_entries
 from holdfast.machine.entries import AGE_MARK, Claim, ClaimRef, Entry, Mark
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.invariants import violations
@@ -136,7 +136,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
     @rule(counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), priority=st.sampled_from((0, 4, 9)))
     def enqueue_runs(self, counts: list[int], priority: int) -> None:
         runs = [new_run(count, priority=priority) for count in counts]
-        self.log.append((entries.EnqueueRuns(self.shard.now_ms, runs), None))
+        self.log.append((run_entries.EnqueueRuns(self.shard.now_ms, runs), None))
 
     @rule(tasks_max=st.integers(1, 12), repeated=st.booleans())
     def pick(self, tasks_max: int, repeated: bool) -> None:

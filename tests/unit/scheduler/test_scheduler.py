@@ -13,9 +13,9 @@ from holdfast.broker.scheduler.lines import REFILL_TASKS
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.broker.scheduler.slices import still_there
 from holdfast.machine.effects import Effects, ReadyTask
-from holdfast.machine.entries import EnqueueRuns
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.outcomes import AcceptedRun
+from holdfast.machine.run_entries import EnqueueRuns
 from tests.unit.machine.machine_shard import QUEUE, Shard, new_run, new_task
 
 PLENTY = 1 << 40

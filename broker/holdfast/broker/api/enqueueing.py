@@ -9,10 +9,11 @@ from holdfast.broker.api.validation import Validator
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.run_specs import CheckedRun
 from holdfast.broker.replica.shard import Shard
-from holdfast.machine.entries import Enqueue, EnqueueRuns, Entry
+from holdfast.machine.entries import Enqueue, Entry
 from holdfast.machine.ids import format_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, AcceptedRun, Outcome
+from holdfast.machine.run_entries import EnqueueRuns
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import RefusedError
 

@@ -32,8 +32,6 @@ from holdfast.machine.entries import (
     Ack,
     AckAway,
     AckItem,
-    AckRange,
-    AckRanges,
     Cancel,
     ClaimRef,
     Entry,
@@ -52,6 +50,7 @@ from holdfast.machine.outcomes import Accepted, Acked, AckedRange, Extended, Fai
 from holdfast.machine.reader import TaskView
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, HAS_RETRY, NOT_DEAD, Execution
+from holdfast.machine.run_entries import AckRange, AckRanges
 from holdfast.proto.v1 import broker_calls_pb2 as calls_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError

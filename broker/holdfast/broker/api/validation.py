@@ -12,13 +12,13 @@ from holdfast.broker.policy.run_specs import RunSpecs
 from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.broker.policy.task_specs import ERROR_TYPE_BYTES_MAX
 from holdfast.broker.quota.coordinator import LIMITS
-from holdfast.machine.entries import AckRange
 from holdfast.machine.ids import INCARNATION_MAX, SECRET_BITS, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, UpdateItem
 from holdfast.machine.rejections import request_id_conflict
 from holdfast.machine.rows import DEAD_REASONS, STATE_NAMES
+from holdfast.machine.run_entries import AckRange
 from holdfast.proto.v1 import broker_calls_pb2 as calls_pb
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb

@@ -11,13 +11,14 @@ from holdfast.broker.policy.policies import Policies
 from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Entry, Expire, ExpireKeys, ExpiringKey, Promote, Purge, PurgeRanges, TaskRange
+from holdfast.machine.entries import Entry, Expire, ExpireKeys, ExpiringKey, Promote, Purge
 from holdfast.machine.handlers.purging import purge_allowed_ms
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import TtlExpire
 from holdfast.machine.outcomes import Changed, Moved, Outcome
 from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
+from holdfast.machine.run_entries import PurgeRanges, TaskRange
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
 Due = list[tuple[int, bytes]]  # when, what

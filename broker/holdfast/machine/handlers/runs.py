@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import EnqueueRuns, PurgeRanges, TaskRange
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.purging import purge_allowed_ms, purge_one
 from holdfast.machine.handlers.request_ids import counts, read_request, remember_request
@@ -16,6 +15,7 @@ from holdfast.machine.new_runs import SIZE_BYTES, NewRun, unpack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import AcceptedRun, Changed, Moved, Outcome
 from holdfast.machine.rows import SUCCEEDED
+from holdfast.machine.run_entries import EnqueueRuns, PurgeRanges, TaskRange
 from holdfast.machine.run_rows import RUN_BYTES_MAX, RUN_TASKS_MAX, envelope_of
 from holdfast.machine.run_transitions import join_ready_line, purge
 from holdfast.machine.slices import slices

@@ -7,7 +7,7 @@ own row is that answer; everything else is kept in RECENT for as long as a finis
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.effects import CLAIM_TO_ACK, Timing
-from holdfast.machine.entries import Ack, AckAway, AckItem, AckRange, AckRanges, Fail, FailItem, Release
+from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.posting import post, refuse_remote
 from holdfast.machine.handlers.request_ids import first_conflict
@@ -32,6 +32,7 @@ from holdfast.machine.rows import (
     Recent,
     TaskReport,
 )
+from holdfast.machine.run_entries import AckRange, AckRanges
 from holdfast.machine.run_transitions import succeed
 from holdfast.machine.slices import Slice, slices
 from holdfast.machine.transitions import (
