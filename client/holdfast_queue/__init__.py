@@ -5,6 +5,7 @@ Programs import `holdfast.client`. This package stands beside it because PyPI ha
 """
 
 import importlib.util
+from functools import cache
 from importlib import metadata
 
 DISTRIBUTION = "holdfast-queue"
@@ -14,8 +15,9 @@ class NameTakenError(ImportError):
     """Another program named `holdfast` is installed too; the message says what to do."""
 
 
+@cache
 def version() -> str:
-    """Reads a file."""
+    """Reads a file, once: workers tell it with each sign of life."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

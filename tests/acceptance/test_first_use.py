@@ -5,11 +5,11 @@ test_docs.py runs README.md and the other pages as they are printed.
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
+from tests.integration import preloaded
 from tests.integration.server import ServerProcess, wait_until
 
 
@@ -21,8 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def holdfast(server: ServerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast.cli", *arguments, "--address", server.address]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return preloaded.run(*arguments, "--address", server.address)
 
 
 def test_the_banner_says_where_things_are_and_how_to_go_on(server: ServerProcess) -> None:

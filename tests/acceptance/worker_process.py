@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from holdfast.client import WorkerReport
 from tests.acceptance.apps import chores
+from tests.integration import preloaded
 from tests.integration.server import DEADLINE_S, wait_until
 
 REPO = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ class WorkerProcess:
         self._lease = lease
         self._through_command = command or bool(options)
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | preloaded.Forked | None = None
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -59,21 +59,18 @@ class WorkerProcess:
             chores.JOURNAL: str(self._journal_path),
             chores.LEASE_S: str(self._lease),
         }
-        arguments = self._command_arguments() if self._through_command else self._library_arguments()
+        module, *arguments = self._command_arguments() if self._through_command else self._library_arguments()
         with self._log_path.open("wb") as log, self._report_path.open("wb") as report:
-            self._process = subprocess.Popen(
-                [sys.executable, *arguments], env=environment, cwd=REPO, stdin=subprocess.DEVNULL,
-                stdout=report, stderr=log,
-            )  # fmt: skip
+            self._process = preloaded.start(arguments, environment, REPO, report, log, module)
         wait_until(lambda: " serves " in self.log_text or self.exit_code is not None, "the worker to begin or to end")
         return self
 
     def _library_arguments(self) -> list[str]:
         settings = {"queues": self._limits, "concurrency": self._concurrency, "grace": self._grace}
-        return ["-m", f"{APPS}.run_worker", json.dumps(settings)]
+        return [f"{APPS}.run_worker", json.dumps(settings)]
 
     def _command_arguments(self) -> list[str]:
-        arguments = ["-m", "holdfast.cli", "worker", f"{APPS}.chores:app", "--json"]
+        arguments = ["holdfast.cli", "worker", f"{APPS}.chores:app", "--json"]
         for queue, limit in self._limits.items():
             arguments += ["-q", queue if limit is None else f"{queue}:{limit}"]
         return [*arguments, "-c", str(self._concurrency), "--grace", f"{self._grace:g}s", *self._options]
@@ -106,7 +103,7 @@ class WorkerProcess:
         """None while it runs."""
         return self._running().poll()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | preloaded.Forked:
         assert self._process is not None, "it was never started"
         return self._process
 

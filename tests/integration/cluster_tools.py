@@ -1,8 +1,6 @@
 """What tests of a cluster share: raw calls, the command line, and looks at replicas. Everything here blocks."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.client import Accepted, Client, HoldfastError, Membership, NewTask, ReplicaRole
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.integration import preloaded
 from tests.integration.cluster import Cluster
 from tests.integration.server import DEADLINE_S, wait_until
 
@@ -70,9 +69,8 @@ def enqueue_request(queue: str, request_id: str = "") -> pb.EnqueueRequest:
 
 def holdfast(*arguments: str, exit_code: int = 0, or_exit_code: int | None = None) -> Any:
     """Runs a command and returns what it printed as JSON."""
-    command = [sys.executable, "-m", "holdfast.cli", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode in (exit_code, or_exit_code), done.stderr.decode()
+    done = preloaded.run(*arguments, "--json", timeout_s=DEADLINE_S)
+    assert done.returncode in (exit_code, or_exit_code), done.stderr
     return json.loads(done.stdout)
 
 
@@ -81,8 +79,7 @@ def holdfast_soon(*arguments: str) -> Any:
     found: list[Any] = []
 
     def poll() -> bool:
-        command = [sys.executable, "-m", "holdfast.cli", *arguments, "--json"]
-        done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+        done = preloaded.run(*arguments, "--json", timeout_s=DEADLINE_S)
         if done.returncode == 0:
             found.append(json.loads(done.stdout))
         return done.returncode == 0

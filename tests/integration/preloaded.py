@@ -1,12 +1,14 @@
-"""Servers that begin as forks of a process that has loaded their code already.
+"""Servers, workers and commands that begin as forks of a process that has loaded their code already.
 
-A server takes the best part of a second of a core to load, before it does anything, and tests start hundreds. What runs
-afterwards is the same: a process of its own with the same command line, environment and files.
+A server takes the best part of a second of a core to load, before it does anything, a command half of one, and tests
+start hundreds. What runs afterwards is the same: a process of its own with that command line, environment and files.
 
     python -P preloaded.py SOCKET
 
-loads, and then forks a server for each request. A request is one message of JSON with two files: where the server
-writes to, and where its process id is told at once and its exit code in the end.
+loads, and then forks for each request. A request is one message of JSON with three files: standard output, standard
+error, and where the process id is told at once and the exit code in the end.
+
+The long tests, and programs that are no tests, start everything from nothing instead.
 """
 
 import atexit
@@ -14,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import selectors
 import signal
@@ -21,10 +24,14 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+_LONG = "LONG"  # as tests.long, which processes that fork do not load
+_COMMAND = "holdfast.cli"
 
 # They take turns. Sets of strings have another order in each, so replicas that depend on it differ, as they should.
 _PARENTS = 2
@@ -33,7 +40,7 @@ _NUMBER = struct.Struct("i")
 _END_S = 10.0
 
 
-class ForkedServer:
+class Forked:
     """As much of a `subprocess.Popen` as tests need."""
 
     def __init__(self, reported: int) -> None:
@@ -57,7 +64,7 @@ class ForkedServer:
             polls = select.poll()
             polls.register(self._reported, select.POLLIN)
             if not polls.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(f"server {self.pid}", timeout or 0.0)
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         with self._lock:
             if self._exit_code is None:
                 self._exit_code = self._next_number()
@@ -72,7 +79,7 @@ class ForkedServer:
 
     def _next_number(self) -> int:
         reported = os.read(self._reported, _NUMBER.size)
-        assert reported, "the process that forks servers has ended; it said why on standard error"
+        assert reported, "the process that forks has ended; it said why on standard error"
         number: int = _NUMBER.unpack(reported)[0]
         return number
 
@@ -87,15 +94,19 @@ class _Parent:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         atexit.register(self._close)
 
-    def fork(self, arguments: Sequence[str], env: Mapping[str, str], directory: Path, log: IO[bytes]) -> ForkedServer:
-        request = json.dumps({"arguments": list(arguments), "env": dict(env), "directory": str(directory)}).encode()
+    def fork(
+        self, module: str, arguments: Sequence[str], env: Mapping[str, str], directory: Path, out: IO[bytes],
+        err: IO[bytes],
+    ) -> Forked:  # fmt: skip
+        asked = {"module": module, "arguments": list(arguments), "env": dict(env), "directory": str(directory)}
+        request = json.dumps(asked).encode()
         assert len(request) <= _REQUEST_BYTES_MAX
         reported, tells = os.pipe()
         try:
-            socket.send_fds(self._socket, [request], [log.fileno(), tells])
+            socket.send_fds(self._socket, [request], [out.fileno(), err.fileno(), tells])
         finally:
             os.close(tells)
-        return ForkedServer(reported)
+        return Forked(reported)
 
     def _close(self) -> None:
         self._socket.close()
@@ -106,20 +117,49 @@ _parents: list[_Parent] = []
 _lock = threading.Lock()
 
 
-def start(arguments: Sequence[str], env: Mapping[str, str], directory: Path, log: IO[bytes]) -> ForkedServer:
-    """`holdfast` with these arguments, in this environment and no other."""
+def start(
+    arguments: Sequence[str], env: Mapping[str, str], directory: Path, out: IO[bytes], err: IO[bytes],
+    module: str = _COMMAND,
+) -> subprocess.Popen[bytes] | Forked:  # fmt: skip
+    """`python -m module`, which is `holdfast`, with these arguments, in this environment and no other."""
+    if not is_on():
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], env=env, cwd=directory, stdin=subprocess.DEVNULL, stdout=out,
+            stderr=err,
+        )  # fmt: skip
     with _lock:
         if not _parents:
             _parents.extend(_Parent() for _ in range(_PARENTS))
         _parents.append(_parents.pop(0))
-        return _parents[-1].fork(arguments, env, directory, log)
+        return _parents[-1].fork(module, arguments, env, directory, out, err)
+
+
+def run(*arguments: str, directory: Path | None = None, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """`holdfast` with these arguments, to its end."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = start(arguments, os.environ, directory or Path.cwd(), out, err)
+        try:
+            exit_code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(arguments, exit_code, *said)
+
+
+def is_on() -> bool:
+    return not os.environ.get(_LONG) and "PYTEST_VERSION" in os.environ
 
 
 # --- the process that forks -------------------------------------------------------------------------------------------
 
 
-def _serve(requests: socket.socket) -> list[str] | None:
-    """In a server: its arguments. None in the parent, once nobody can ask any more."""
+def _serve(requests: socket.socket) -> tuple[str, list[str]] | None:
+    """In what was forked: what it is to do. None in the parent, once nobody can ask any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ended, wakes = socket.socketpair()
@@ -136,10 +176,10 @@ def _serve(requests: socket.socket) -> list[str] | None:
                 _tell_ends(running)
             if requests not in ready:
                 continue
-            message, (*files,), _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 2)
+            message, (*files,), _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
             if not message:
                 return None
-            log, tells = files
+            *standard, tells = files
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -147,8 +187,9 @@ def _serve(requests: socket.socket) -> list[str] | None:
                     each.close()
                 for file in (*running.values(), tells):
                     os.close(file)
-                return _become_server(json.loads(message), log)
-            os.close(log)
+                return _become(json.loads(message), standard)
+            for file in standard:
+                os.close(file)
             running[pid] = tells
             os.write(tells, _NUMBER.pack(pid))
 
@@ -166,20 +207,19 @@ def _tell_ends(running: dict[int, int]) -> None:
         os.close(tells)
 
 
-def _become_server(request: Mapping[str, object], log: int) -> list[str]:
+def _become(request: Mapping[str, object], files: Sequence[int]) -> tuple[str, list[str]]:
     env, arguments = request["env"], request["arguments"]
     assert isinstance(env, dict)
     assert isinstance(arguments, list)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for standard in (1, 2):
-        os.dup2(log, standard)
-    os.close(log)
+    for standard, file in enumerate(files, start=1):
+        os.dup2(file, standard)
+        os.close(file)
     os.chdir(str(request["directory"]))
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["holdfast", *arguments]
-    return arguments
+    return str(request["module"]), arguments
 
 
 def _main() -> int:
@@ -187,8 +227,17 @@ def _main() -> int:
         importlib.import_module(module)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose threads"
     gc.freeze()  # so that no collection in a server touches, and thereby copies, all of this
-    arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
-    return 0 if arguments is None else int(importlib.import_module("holdfast.cli.main").main(arguments))
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is None:
+        return 0
+    module, arguments = asked
+    if module == _COMMAND:
+        sys.argv = ["holdfast", *arguments]
+        return int(importlib.import_module("holdfast.cli.main").main(arguments))
+    sys.argv = [module, *arguments]
+    sys.path.insert(0, os.getcwd())  # as `python -m`
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
 
 
 if __name__ == "__main__":

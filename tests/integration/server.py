@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from tests.integration import preloaded
-from tests.long import IS_LONG
 
 DEADLINE_S = 30.0  # generous, because the machine may be busy; nothing waits that long unless it is broken
 LOOK_EVERY_S = 0.01
@@ -58,7 +57,7 @@ class ServerProcess:
         self._prefix = () if open_files_max is None else ("sh", "-c", f'ulimit -n {open_files_max}; exec "$0" "$@"')
         self._log_path = directory / "server.log"
         self._life_starts = 0  # where in the log the present life of the server begins
-        self._process: subprocess.Popen[bytes] | preloaded.ForkedServer | None = None
+        self._process: subprocess.Popen[bytes] | preloaded.Forked | None = None
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -86,8 +85,8 @@ class ServerProcess:
         directory = self._log_path.parent
         with self._log_path.open("ab") as log:
             self._life_starts = log.tell()
-            if self._is_preloaded:
-                self._process = preloaded.start(arguments, environment, directory, log)
+            if not self._env and not self._prefix:  # they change how Python or the system load it
+                self._process = preloaded.start(arguments, environment, directory, log, log)
                 return
             self._process = subprocess.Popen(
                 [*self._prefix, sys.executable, "-m", "holdfast.cli", *arguments],
@@ -97,11 +96,6 @@ class ServerProcess:
                 stderr=log,
                 cwd=directory,
             )
-
-    @property
-    def _is_preloaded(self) -> bool:
-        """Not if its environment changes how Python or the system load it, and only where many servers are started."""
-        return not self._env and not self._prefix and not IS_LONG and "PYTEST_VERSION" in os.environ
 
     def kill(self) -> None:
         """SIGKILL: no warning, no clean-up."""
@@ -134,7 +128,7 @@ class ServerProcess:
     def pid(self) -> int:
         return self._running().pid
 
-    def _running(self) -> subprocess.Popen[bytes] | preloaded.ForkedServer:
+    def _running(self) -> subprocess.Popen[bytes] | preloaded.Forked:
         assert self._process is not None, "it was never started"
         return self._process
 

@@ -2,15 +2,17 @@
 asked for. Real etcd, brokers and routers, and the command as a process, as a preStop hook would run it."""
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import pytest
 
 from holdfast.client import Client, NewTask
+from tests.integration import preloaded
 from tests.integration.map_cluster import MapCluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S
@@ -21,29 +23,36 @@ SHARDS = 4
 class Command:
     """`holdfast node handover`, under way."""
 
-    def __init__(self, address: str, node: str, wait: str) -> None:
+    def __init__(self, address: str, node: str, wait: str, out: IO[bytes], err: IO[bytes]) -> None:
         arguments = ["node", "handover", node, "--wait", wait, "--address", address, "--json"]
-        command = [sys.executable, "-m", "holdfast.cli", *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._out, self._err = out, err
+        self._process = preloaded.start(arguments, os.environ, Path.cwd(), out, err)
 
     @property
     def is_waiting(self) -> bool:
-        return self.process.poll() is None
+        return self._process.poll() is None
 
     def end(self) -> tuple[int, dict[str, Any], str]:
         """The exit code, what it says, and the problem if there is one."""
-        out, err = self.process.communicate(timeout=3 * DEADLINE_S)
-        return self.process.returncode, json.loads(out), err
+        code = self._process.wait(3 * DEADLINE_S)
+        for file in (self._out, self._err):
+            file.seek(0)
+        return code, json.loads(self._out.read()), self._err.read().decode()
+
+    def close(self) -> None:
+        """Leaves nothing running, whatever the test did."""
+        self._process.kill()
+        self._process.wait()
 
 
 @contextmanager
 def handover(address: str, node: str, wait: str = "60s") -> Iterator[Command]:
-    command = Command(address, node, wait)
-    try:
-        yield command
-    finally:
-        command.process.kill()
-        command.process.communicate()
+    with TemporaryFile() as out, TemporaryFile() as err:
+        command = Command(address, node, wait, out, err)
+        try:
+            yield command
+        finally:
+            command.close()
 
 
 @pytest.fixture(scope="module")

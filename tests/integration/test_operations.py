@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from typing import Any, cast
 
 import grpc
@@ -13,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from holdfast.client import AsyncClient, NewTask, StaleToken, TaskError
 from holdfast.proto.v1 import tasks_pb2 as pb
+from tests.integration import preloaded
 from tests.integration.conftest import MakeServer
 from tests.integration.server import ServerProcess
 from tests.integration.wire import Wire
@@ -97,8 +96,8 @@ async def test_logs_hold_neither_payloads_nor_tokens(make_server: MakeServer) ->
 
 async def test_the_command_line_talks_to_a_server(shared_server: ServerProcess, queue: str) -> None:
     def run(*arguments: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "holdfast.cli", *arguments, "--address", shared_server.address, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = preloaded.run(*arguments, "--address", shared_server.address, "--json")
+        assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         assert isinstance(answer, dict)
         return answer

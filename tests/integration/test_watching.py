@@ -21,6 +21,7 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
+from tests.integration import preloaded
 from tests.integration.map_cluster import MapCluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
@@ -96,8 +97,7 @@ def lines(worker: WorkerProcess, **wanted: object) -> list[dict[str, Any]]:
 
 def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> dict[str, Any]:
     """What a command prints."""
-    command = [sys.executable, "-m", "holdfast.cli", *arguments, "--json", "--address", cluster.address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = preloaded.run(*arguments, "--json", "--address", cluster.address)
     assert done.returncode == exit_code, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -11,6 +11,7 @@ import yaml
 WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 MADE_ELSEWHERE = "secret-made-elsewhere/"  # with a Secret's name after it: an annotation whose value are its keys
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times faster, and not everywhere
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -137,7 +138,7 @@ class Manifests:
 
 
 def load(text: str) -> Manifests:
-    return Manifests([body for body in yaml.safe_load_all(text) if body])
+    return Manifests([body for body in yaml.load_all(text, _LOADER) if body])
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:

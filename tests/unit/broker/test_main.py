@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration import preloaded
+
 NODES = """
 node_name = "n1"
 nodes = [
@@ -17,10 +19,13 @@ nodes = [
 """
 
 
-def end_of(directory: Path, *arguments: str) -> tuple[int, str]:
-    """The exit code and all that was said, on standard error."""
-    command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+def end_of(directory: Path, *arguments: str, loads: bool = False) -> tuple[int, str]:
+    """The exit code and all that was said, on standard error; also by what is loaded, if it `loads` anything."""
+    if loads:
+        command = [sys.executable, "-m", "holdfast.cli", *arguments]
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+    else:
+        done = preloaded.run(*arguments, directory=directory)
     assert done.stdout == ""
     return done.returncode, done.stderr
 
@@ -35,7 +40,7 @@ def test_a_refused_configuration(command: str, tmp_path: Path) -> None:
     code, said = end_of(tmp_path, command, "--config", "bad.toml")
     assert code == 2
     assert said.splitlines()[0] == "The configuration was refused:"
-    code, said = end_of(tmp_path, command, "--config", "bad.toml", "--json")
+    code, said = end_of(tmp_path, command, "--config", "bad.toml", "--json", loads=True)
     assert code == 2
     [line] = json_lines(said)
     assert line["exit_code"] == 2
