@@ -256,7 +256,13 @@ async def test_tasks_of_a_range_that_are_no_longer_held_are_named(broker: Broker
 
 @pytest.mark.parametrize(
     ("changes", "field"),
-    [({"task_id": "x"}, "task_id"), ({"token": 0}, "token"), ({"secret": 0}, "secret"), ({"count": 0}, "count")],
+    [
+        ({"task_id": "x"}, "task_id"),
+        ({"token": 0}, "token"),
+        ({"token": 2**64 - 1}, "token"),
+        ({"secret": 0}, "secret"),
+        ({"count": 0}, "count"),
+    ],
 )
 async def test_a_broken_range_is_refused_by_name(broker: Broker, changes: dict[str, Any], field: str) -> None:
     await broker.enqueue(run(*numbered(5)))

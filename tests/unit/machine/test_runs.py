@@ -6,12 +6,12 @@ import pytest
 
 from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.handlers import runs as run_handlers
-from holdfast.machine.ids import later_task_id, later_token
+from holdfast.machine.ids import TOKEN_MAX, later_task_id, later_token
 from holdfast.machine.invariants import violations
 from holdfast.machine.lives import begin_new_life
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
-from holdfast.machine.rejections import STALE_TOKEN, Rejection
+from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND, Rejection
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
 from holdfast.machine.run_entries import AckRange, TaskRange
 from holdfast.machine.task_walk import walk
@@ -173,3 +173,11 @@ def test_a_start_finds_runs_in_the_state(shard: RunShard) -> None:
     assert claimed_of(shard.claim_slice(later_task_id(second, 1), 2)).tasks == 2
     assert claimed_of(shard.claim_slice(first, 3)).tasks == 3
     assert violations(shard.kv) == []
+
+
+def test_a_range_may_name_tokens_that_no_claim_can_have(shard: RunShard) -> None:
+    first = shard.enqueue_run(b"a", b"b").task_id
+    answer = shard.ack_range(first, TOKEN_MAX, 3)
+    assert [(at, refusal.code) for at, refusal in answer.refused] == [
+        (0, STALE_TOKEN), (1, STALE_TOKEN), (2, TASK_NOT_FOUND),
+    ]  # fmt: skip
