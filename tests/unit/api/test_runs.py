@@ -175,6 +175,18 @@ async def test_where_tasks_have_a_time_to_live_those_of_a_run_go_one_by_one(brok
     assert [claim.task.payload for claim in claims] == numbered(3)
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+async def test_a_run_that_is_sent_again_is_the_same_under_another_policy(broker: Broker, is_reversed: bool) -> None:
+    policies = [QueuePolicy(), QueuePolicy(ttl_ms=60_000)]
+    answers = []
+    for version, policy in enumerate(reversed(policies) if is_reversed else policies, 1):
+        await broker.call(broker.small.shard.set_queue(b"mail", version, policy.SerializeToString()))
+        answers += (await broker.enqueue(run(*numbered(3), request_id=AUTOMATIC))).runs
+    first, again = answers
+    assert (again.first_task_id, again.duplicate, first.duplicate) == (first.first_task_id, True, False)
+    assert [claim.task.payload for claim in (await broker.reserve(takes_runs=False)).claims] == numbered(3)
+
+
 # --- reserve ----------------------------------------------------------------------------------------------------------
 
 
