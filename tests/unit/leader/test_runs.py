@@ -7,7 +7,7 @@ import pytest
 from holdfast.broker.api import purging
 from holdfast.broker.api.purging import Purging
 from holdfast.broker.api.validation import Validator
-from holdfast.broker.leader import watermarks
+from holdfast.broker.leader import timers, watermarks
 from holdfast.broker.leader.leader import Leadership
 from holdfast.broker.policy.policies import default_policy
 from holdfast.machine import entries, keys, run_entries
@@ -169,6 +169,19 @@ async def test_a_slice_whose_lease_ends_expires_task_by_task_in_short_entries() 
     assert small.machine.meta.applied_index == before + 3
     assert small.metrics.tasks_expired._value.get() == 8
     assert all(task.is_suspect and task.state == READY for task in tasks_of(small, run))
+
+
+async def test_an_entry_of_expiries_takes_only_so_many_payloads_out_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "DEPARTING_BYTES_MAX", 35)
+    small = SmallShard()
+    run = await small.enqueue_run(7, size_bytes=8, header=b"")  # and two bytes for what a payload is
+    singles = await small.enqueue(2)
+    await small.claim(tasks_max=9)
+    small.time.now_ms += 60_000
+    before = small.machine.meta.applied_index
+    assert await small.rounds_until(leadership_of(small).housekeeping._expire(due(small, keys.CLAIM_EXPIRY)))
+    assert small.machine.meta.applied_index == before + 3
+    assert states(small, [*run, *singles]) == {READY}
 
 
 async def test_finished_tasks_of_a_run_are_purged_together(small: SmallShard) -> None:
