@@ -17,6 +17,8 @@ SECRET_BITS = 64
 SECRET_MAX = (1 << SECRET_BITS) - 1
 INCARNATION_MAX = (1 << 16) - 1
 TIME_MS_MAX = (1 << TIME_BITS) - 1
+TOKEN_NUMBER_MAX = (1 << 64) - 1
+TOKEN_MAX = TOKEN_NUMBER_MAX << SECRET_BITS | SECRET_MAX
 
 _VERSION = 8 << 76
 _VARIANT = 0b10 << 62
@@ -73,8 +75,10 @@ def make_token(incarnation: int, counter: int, secret: int) -> int:
 
 
 def later_token(token: int, count: int) -> int:
-    """The token of the task so many places behind another one that was claimed with it."""
-    return token + (count << SECRET_BITS)
+    """The token of the task so many places behind another one that was claimed with it.
+
+    Callers may name any number. Behind the last one comes 0: too few for any claim, and not too large for a row."""
+    return token + (count << SECRET_BITS) & TOKEN_MAX
 
 
 def token_counter(token: int) -> int:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from holdfast.machine.packing import Reader
 
-_RUN = struct.Struct(">BHQIIQIHHHIHI")
+_RUN = struct.Struct(">BHQIIQIQHHHIHI")
 SIZE_BYTES = 4  # of each payload's size
 
 
 class NewRun(NamedTuple):
-    """Tasks to accept together. None of them has a tenant, a limit key, a unique key, a time to live or a delay: those
-    are accepted one by one."""
+    """Tasks to accept together. None of them has a tenant, a limit key, a unique key, a delay or a time to live of its
+    own: those are accepted one by one."""
 
     queue: bytes
     priority: int
@@ -27,6 +27,7 @@ class NewRun(NamedTuple):
     header: bytes  # an envelope without a payload: a task's own is made of it and its payload
     sizes: bytes  # of the payloads, SIZE_BYTES each
     payloads: bytes  # one behind the other
+    start_by_ms: int = 0  # unless it is 0 they are stored one by one: each dies of waiting unless it is started by then
 
     @property
     def digest(self) -> int:
@@ -51,8 +52,8 @@ def put_runs(parts: list[bytes], runs: Iterable[NewRun]) -> None:
         names = new.queue, new.request_id, new.type, new.header, new.sizes, new.payloads
         head = _RUN.pack(
             new.priority, new.flags, new.dedup_window_ms, new.max_attempts, new.max_claims, new.result_ttl_ms,
-            new.timeout_ms, len(new.queue), len(new.request_id), len(new.type), len(new.header), new.tasks,
-            len(new.payloads),
+            new.timeout_ms, new.start_by_ms, len(new.queue), len(new.request_id), len(new.type), len(new.header),
+            new.tasks, len(new.payloads),
         )  # fmt: skip
         parts += (head, *names)
 
@@ -60,14 +61,15 @@ def put_runs(parts: list[bytes], runs: Iterable[NewRun]) -> None:
 def read_runs(reader: Reader, count: int) -> list[NewRun]:
     runs = []
     for _ in range(count):
-        priority, flags, window_ms, attempts, claims, result_ttl_ms, timeout_ms, *lengths = reader.unpack(_RUN)
+        head = reader.unpack(_RUN)
+        priority, flags, window_ms, attempts, claims, result_ttl_ms, timeout_ms, start_by_ms, *lengths = head
         queue_n, request_n, type_n, header_n, tasks, payloads_n = lengths
         queue, request_id, type_name = reader.take(queue_n), reader.take(request_n), reader.take(type_n)
         header, sizes = reader.take(header_n), reader.take(tasks * SIZE_BYTES)
         runs.append(
             NewRun(
                 queue, priority, request_id, window_ms, attempts, claims, result_ttl_ms, type_name, flags, timeout_ms,
-                header, sizes, reader.take(payloads_n),
+                header, sizes, reader.take(payloads_n), start_by_ms,
             )
         )  # fmt: skip
     return runs

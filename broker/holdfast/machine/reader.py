@@ -29,6 +29,8 @@ from holdfast.machine.run_entries import TaskRange
 from holdfast.machine.run_rows import Run, RunPayloads
 from holdfast.machine.runs import find_run
 
+EnvelopeOf = Callable[[bytes], bytes | None]  # of an unfinished task, by its id
+
 MESSAGES_PAGE = 16  # read at once: each may be as large as a call
 
 
@@ -125,6 +127,16 @@ class Reader:
             if row is None:
                 found[at] = in_runs.envelope(task_ids[at])
         return found
+
+    def envelope_reader(self) -> EnvelopeOf:
+        """The same one by one, until something is applied: of neighbours in a run, what they share is read once."""
+        in_runs = RunLooks(self)
+
+        def read(task_id: bytes) -> bytes | None:
+            row = self.get(keys.envelope(task_id))
+            return in_runs.envelope(task_id) if row is None else row
+
+        return read
 
     def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
         """What so many consecutive tasks of a run share, and the payload of each; None if none of them is in a run, or

@@ -8,7 +8,7 @@ from holdfast.machine.ids import task_id_sequence
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED, Execution
-from holdfast.machine.run_rows import DEPARTED, Run, RunPayloads, Stretch, stretch_row
+from holdfast.machine.run_rows import DEPARTED, RUN_TASKS_MAX, Run, RunPayloads, Stretch, stretch_row
 
 RUNS_CACHED_MAX = 2_000
 
@@ -18,9 +18,15 @@ RunPlace = tuple[Run, int]  # a run, and the place of a task in it
 
 def find_run(rows: Rows, task_id: bytes) -> Run | None:
     """The run that a task is in, or was before it departed, as a state has it."""
-    found = rows.scan(keys.run(task_id_sequence(task_id)), keys.family_start(keys.RUN + 1), 1)
-    run = Run.decode(found[0][1]) if found else None
+    run = _read_run(rows, task_id_sequence(task_id))
     return run if run is not None and run.place(task_id) is not None else None
+
+
+def _read_run(rows: Rows, sequence: int) -> Run | None:
+    """The run that has this sequence, or one behind it. No further than a run is long: behind a task that is gone there
+    may be as many tombstones as there were runs."""
+    found = rows.scan(keys.run(sequence), keys.run(sequence + RUN_TASKS_MAX), 1)
+    return Run.decode(found[0][1]) if found else None
 
 
 def index_row(run: Run, start: int, stretch: Stretch) -> tuple[bytes, bytes] | None:
@@ -71,12 +77,9 @@ class Runs:
         return run if run.first_sequence <= sequence else None
 
     def _read(self, sequence: int) -> Run | None:
-        found = self._rows.scan(keys.run(sequence), keys.family_start(keys.RUN + 1), 1)
-        if not found:
-            return None
-        run = Run.decode(found[0][1])
-        if run.last_sequence in self._known:  # which does not have that sequence, or it would have been found
-            return None
+        run = _read_run(self._rows, sequence)
+        if run is None or run.last_sequence in self._known:
+            return None  # what is known does not have that sequence, or it would have been found
         self._known[run.last_sequence] = run
         insort(self._order, run.last_sequence)
         return run

@@ -7,8 +7,10 @@ import pytest
 
 from holdfast.broker.api.claims import fill_claims, read_claims
 from holdfast.broker.api.tasks import TaskService
+from holdfast.machine import reader
 from holdfast.machine.ids import format_task_id, later_task_id, parse_task_id
 from holdfast.machine.rows import CANCELLED, READY, SUCCEEDED
+from holdfast.machine.run_rows import RunPayloads
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from holdfast.serving.refusals import RefusedError
@@ -175,6 +177,18 @@ async def test_where_tasks_have_a_time_to_live_those_of_a_run_go_one_by_one(brok
     assert [claim.task.payload for claim in claims] == numbered(3)
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+async def test_a_run_that_is_sent_again_is_the_same_under_another_policy(broker: Broker, is_reversed: bool) -> None:
+    policies = [QueuePolicy(), QueuePolicy(ttl_ms=60_000)]
+    answers: list[pb.RunOutcome] = []
+    for version, policy in enumerate(reversed(policies) if is_reversed else policies, 1):
+        await broker.call(broker.small.shard.set_queue(b"mail", version, policy.SerializeToString()))
+        answers += (await broker.enqueue(run(*numbered(3), request_id=AUTOMATIC))).runs
+    first, again = answers
+    assert (again.first_task_id, again.duplicate, first.duplicate) == (first.first_task_id, True, False)
+    assert [claim.task.payload for claim in (await broker.reserve(takes_runs=False)).claims] == numbered(3)
+
+
 # --- reserve ----------------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +240,28 @@ async def test_what_departed_from_its_run_since_it_was_claimed_is_told_task_by_t
     assert [whole(each).token - claim.token // 2**64 for each in response.runs] == [0, 1, 2]
 
 
+# --- fail -------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_run_says_of_retries_is_read_once_for_all_that_fail(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.enqueue(run(*numbered(5), retry=pb.RetryPolicy(jitter=0.5)))
+    claims = (await broker.reserve(takes_runs=False)).claims
+    rows_read: list[bytes] = []
+
+    def noting(row: bytes) -> RunPayloads:
+        rows_read.append(row)
+        return RunPayloads(row)
+
+    monkeypatch.setattr(reader, "RunPayloads", noting)
+    refs = [pb.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret) for claim in claims]
+    items = [pb.FailItem(claim=ref, error=pb.TaskError(type="E", message="m")) for ref in refs]
+    answer = await broker.call(broker.service.fail(pb.FailRequest(items=items)))
+    assert all(outcome.HasField("failed") for outcome in answer.outcomes)
+    assert len(rows_read) == 1
+
+
 # --- ack --------------------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +292,13 @@ async def test_tasks_of_a_range_that_are_no_longer_held_are_named(broker: Broker
 
 @pytest.mark.parametrize(
     ("changes", "field"),
-    [({"task_id": "x"}, "task_id"), ({"token": 0}, "token"), ({"secret": 0}, "secret"), ({"count": 0}, "count")],
+    [
+        ({"task_id": "x"}, "task_id"),
+        ({"token": 0}, "token"),
+        ({"token": 2**64 - 1}, "token"),
+        ({"secret": 0}, "secret"),
+        ({"count": 0}, "count"),
+    ],
 )
 async def test_a_broken_range_is_refused_by_name(broker: Broker, changes: dict[str, Any], field: str) -> None:
     await broker.enqueue(run(*numbered(5)))

@@ -323,7 +323,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @rule(runs=st.lists(new_runs, min_size=1, max_size=2))
     def enqueue_runs(self, runs: list[NewRun]) -> None:
-        self.propose(run_entries.EnqueueRuns(self.stamp_ms, runs))
+        dated = [new._replace(start_by_ms=self.clock_ms + new.start_by_ms if new.start_by_ms else 0) for new in runs]
+        self.propose(run_entries.EnqueueRuns(self.stamp_ms, dated))
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, count=st.integers(1, 5))

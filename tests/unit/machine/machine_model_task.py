@@ -130,6 +130,7 @@ def tasks_of(new: NewRun) -> list[NewTask]:
             NewTask(
                 new.queue, new.priority, b"", b"", new.dedup_window_ms, 0, new.max_attempts, new.max_claims,
                 new.result_ttl_ms, envelope, new.type, flags=new.flags, timeout_ms=new.timeout_ms,
+                start_by_ms=new.start_by_ms,
             )
         )  # fmt: skip
     return tasks

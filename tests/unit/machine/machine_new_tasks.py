@@ -50,5 +50,6 @@ new_runs = st.builds(
     type=st.sampled_from((b"send", b"")),
     flags=st.sampled_from((0, rows.HAS_RETRY)),
     timeout_ms=st.sampled_from((0, 0, 12, 100)),
+    start_by_ms=st.sampled_from((0, 0, 0, 0, 20, 90)),  # the same
     header=st.binary(max_size=3),
 )

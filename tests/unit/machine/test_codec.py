@@ -105,6 +105,7 @@ new_runs = st.builds(
     type=names,
     flags=u16,
     timeout_ms=u32,
+    start_by_ms=u64,
     header=blobs,
 )
 away_items = st.builds(
@@ -207,7 +208,7 @@ def test_an_entry_is_read_back_as_written(kind: type[Entry]) -> None:
 FULL_TASK = NewTask(
     b"queue", 9, b"tenant", b"request", 5, 1, 2, 3, 4, b"envelope", b"type", b"limit", b"unique", 6, 7, 8, 9
 )  # fmt: skip
-FULL_RUN = NewRun(b"queue", 9, b"request", 5, 1, 2, 3, b"type", 4, 6, b"header", pack_sizes([1, 2]), b"abb")
+FULL_RUN = NewRun(b"queue", 9, b"request", 5, 1, 2, 3, b"type", 4, 6, b"header", pack_sizes([1, 2]), b"abb", 7)
 MARKS = [Mark(b"queue", 1, 2, 3), Mark(b"queue", 1, 2, 3, b"tenant", b"limit")]
 LEVELS = [BucketLevel(b"queue", keys.SCOPE_TENANT, b"tenant", 1, 2, 3)] * 2
 FULL_ENTRIES: list[Entry] = [

@@ -73,6 +73,7 @@ def some_runs(rng: Random) -> list[NewRun]:
                 header=rng.randbytes(rng.randrange(3)),
                 sizes=pack_sizes([len(payload) for payload in payloads]),
                 payloads=b"".join(payloads),
+                start_by_ms=rng.choice((0, 0, 0, 0, 20, 90)),
             )
         )
     return runs

@@ -6,14 +6,16 @@ import pytest
 
 from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.handlers import runs as run_handlers
-from holdfast.machine.ids import later_task_id, later_token
+from holdfast.machine.ids import TOKEN_MAX, later_task_id, later_token
 from holdfast.machine.invariants import violations
 from holdfast.machine.lives import begin_new_life
+from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
-from holdfast.machine.rejections import STALE_TOKEN, Rejection
+from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND, Rejection
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
 from holdfast.machine.run_entries import AckRange, TaskRange
+from holdfast.machine.run_rows import RUN_TASKS_MAX
 from holdfast.machine.task_walk import walk
 from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, SECRET, Shard
 
@@ -173,3 +175,35 @@ def test_a_start_finds_runs_in_the_state(shard: RunShard) -> None:
     assert claimed_of(shard.claim_slice(later_task_id(second, 1), 2)).tasks == 2
     assert claimed_of(shard.claim_slice(first, 3)).tasks == 3
     assert violations(shard.kv) == []
+
+
+def test_a_range_may_name_tokens_that_no_claim_can_have(shard: RunShard) -> None:
+    first = shard.enqueue_run(b"a", b"b").task_id
+    answer = shard.ack_range(first, TOKEN_MAX, 3)
+    assert [(at, refusal.code) for at, refusal in answer.refused] == [
+        (0, STALE_TOKEN), (1, STALE_TOKEN), (2, TASK_NOT_FOUND),
+    ]  # fmt: skip
+
+
+def test_whoever_looks_for_a_task_that_is_gone_walks_over_few_tombstones(
+    shard: RunShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = shard.enqueue()
+    shard.ack(gone, shard.claim(gone))
+    shard.now_ms += KEEP_MS
+    shard.purge(gone)
+    shard.enqueue_run(b"a", b"b")
+    shard.restart()
+    widths: list[int] = []
+    scan = shard.kv.scan
+
+    def noting(start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        if start[0] == keys.RUN:
+            widths.append(int.from_bytes(stop[1:], "big") - int.from_bytes(start[1:], "big"))
+            assert stop[0] == keys.RUN
+        return scan(start, stop, limit)
+
+    monkeypatch.setattr(shard.kv, "scan", noting)
+    machine = Machine(shard.kv)
+    assert machine.executions([gone]) == machine.reader.executions([gone]) == [None]
+    assert widths == [RUN_TASKS_MAX] * 2

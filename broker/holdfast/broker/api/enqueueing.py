@@ -60,20 +60,16 @@ class Enqueueing:
         self, now_ms: int, new_tasks: list[NewTask], runs: list[CheckedRun]
     ) -> tuple[list[Outcome], list[Outcome | None]]:
         """The outcomes of tasks and of runs; none of a run of which nothing was left."""
-        count = len(new_tasks)
-        one_by_one = [run for run in runs if run.goes_one_by_one]
-        together = [run for run in runs if run.tasks and not run.goes_one_by_one]
-        new_tasks = new_tasks + [new for run in one_by_one for new in run.new_tasks()]
+        some = [run for run in runs if run.tasks]
         entries: list[Entry] = []
         if new_tasks:
             entries.append(Enqueue(now_ms, new_tasks))
-        if together:
-            entries.append(EnqueueRuns(now_ms, [run.new_run() for run in together]))
+        if some:
+            entries.append(EnqueueRuns(now_ms, [run.new_run() for run in some]))
         applied = iter(await self._shard.submit_all(entries) if entries else [])
         outcomes = next(applied) if new_tasks else []
-        accepted = iter(next(applied) if together else [])
-        made = iter(outcomes[count:])
-        return outcomes[:count], [_run_outcome(run, made if run.goes_one_by_one else accepted) for run in runs]
+        accepted = iter(next(applied) if some else [])
+        return outcomes, [next(accepted) if run.tasks else None for run in runs]
 
     def _fill_tasks(
         self, response: pb.EnqueueResponse, count: int, outcomes: Sequence[Outcome], refused: dict[int, RefusedError]
@@ -110,15 +106,3 @@ class Enqueueing:
                 counter.inc(run.tasks)
             elif outcome is not None:
                 self._answering.reject(answer, outcome, None, tasks=run.tasks)
-
-
-def _run_outcome(run: CheckedRun, outcomes: Iterator[Outcome]) -> Outcome | None:
-    """Takes what belongs to the run: one outcome, or one for each of its tasks, which share their fate."""
-    if not run.tasks:
-        return None
-    first = next(outcomes)
-    if isinstance(first, Accepted):
-        for _ in range(1, run.tasks):
-            next(outcomes)
-        return AcceptedRun(first.task_id, first.duplicate)
-    return first

@@ -47,7 +47,7 @@ from holdfast.machine.ids import later_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateTasks
 from holdfast.machine.outcomes import Accepted, Acked, AckedRange, Extended, Failed, Moved, Outcome, Received
-from holdfast.machine.reader import TaskView
+from holdfast.machine.reader import EnvelopeOf, TaskView
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import DEAD, HAS_RETRY, NOT_DEAD, Execution
 from holdfast.machine.run_entries import AckRange, AckRanges
@@ -295,8 +295,9 @@ class TaskService:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
         policies = self._shard.policies
+        envelope_of = self._shard.reader.envelope_reader()
         items, refused = self._answering.validate(
-            request.items, "items", lambda item: self._fail_item(item, now_ms, policies)
+            request.items, "items", lambda item: self._fail_item(item, now_ms, policies, envelope_of)
         )
         outcomes = await self._submit_kept(
             items, self._heard_of(items), lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
@@ -315,7 +316,9 @@ class TaskService:
         self._metrics.tasks_dead.inc(dead)
         return response
 
-    def _fail_item(self, item: pb.FailItem, now_ms: int, policies: Policies | None) -> FailItem:
+    def _fail_item(
+        self, item: pb.FailItem, now_ms: int, policies: Policies | None, envelope_of: EnvelopeOf
+    ) -> FailItem:
         """Decides between another attempt and a dead letter. Only the holder's failure counts, so what is read here
         cannot change before the entry is applied without the holder losing its claim."""
         task_id, token = self._answering.claim_ref(item.claim)
@@ -326,7 +329,8 @@ class TaskService:
         (task,) = self._shard.executions([task_id])
         if task is None:
             return FailItem(task_id, token, now_ms + 1, NOT_DEAD, error, brief)  # it is refused
-        rules = merge(self._policy_of(task, policies), self._own_retry(task_id, task))
+        own = retry_of(envelope_of(task_id)) if task.flags & HAS_RETRY else None
+        rules = merge(self._policy_of(task, policies), own)
         verdict = fail_verdict(task, gave_up=item.dead, error_type=item.error.type, rules=rules)
         if verdict != NOT_DEAD:
             return FailItem(task_id, token, 0, verdict, error, brief)
@@ -335,9 +339,6 @@ class TaskService:
 
     def _policy_of(self, task: Execution, policies: Policies | None) -> EffectivePolicy:
         return self._default_policy if policies is None else policies.of(task.queue)
-
-    def _own_retry(self, task_id: bytes, task: Execution) -> pb.RetryPolicy | None:
-        return retry_of(*self._shard.reader.envelopes([task_id])) if task.flags & HAS_RETRY else None
 
     async def extend(self, request: pb.ExtendRequest) -> pb.ExtendResponse:
         self._validator.batch(len(request.items), "items")

@@ -12,7 +12,15 @@ from holdfast.broker.policy.run_specs import RunSpecs
 from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.broker.policy.task_specs import ERROR_TYPE_BYTES_MAX
 from holdfast.broker.quota.coordinator import LIMITS
-from holdfast.machine.ids import INCARNATION_MAX, SECRET_BITS, SEQUENCE_MAX, SHARD_MAX, TIME_MS_MAX, parse_task_id
+from holdfast.machine.ids import (
+    INCARNATION_MAX,
+    SECRET_BITS,
+    SEQUENCE_MAX,
+    SHARD_MAX,
+    TIME_MS_MAX,
+    TOKEN_NUMBER_MAX,
+    parse_task_id,
+)
 from holdfast.machine.keys import PRIORITY_MAX
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY, KEEP_START, START_AT, UpdateItem
@@ -233,7 +241,10 @@ class Validator(RunSpecs, PageTokens):
         return task_id, ref.token << SECRET_BITS | ref.secret
 
     def ack_range(self, wanted: pb.AckRange) -> AckRange:
-        return AckRange(*self.claim_ref(wanted), fields.number(wanted.count, "count", 1, self._config.batch_tasks_max))
+        task_id, token = self.claim_ref(wanted)
+        count = fields.number(wanted.count, "count", 1, self._config.batch_tasks_max)
+        fields.number(wanted.token, "token", 1, TOKEN_NUMBER_MAX - count + 1)  # each of the others has one, too
+        return AckRange(task_id, token, count)
 
     def lease_ms(self, value: int, field: str = "lease_ms") -> int:
         return fields.number(value, field, self._config.lease_ms_min, self._config.lease_ms_max)

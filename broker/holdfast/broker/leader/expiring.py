@@ -1,12 +1,12 @@
 """What becomes of a task whose claim ran out: its lease ended, or it ran for longer than it may."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from holdfast.broker.leader.decisions import expire_verdict, fail_verdict, merge
 from holdfast.broker.policy.envelopes import brief_error, retry_of
 from holdfast.broker.policy.policies import Policies
 from holdfast.machine.entries import ExpireItem
-from holdfast.machine.reader import Reader
+from holdfast.machine.reader import EnvelopeOf, Reader
 from holdfast.machine.rows import (
     ATTEMPT_LEASE_EXPIRED,
     ATTEMPT_TIMED_OUT,
@@ -29,16 +29,20 @@ class Expiries:
         self._policies = policies
         self._draw = draw
 
-    def item(self, task_id: bytes, task: Execution, now_ms: int) -> ExpireItem:
+    def items(self, claimed: Iterable[tuple[bytes, Execution]], now_ms: int) -> list[ExpireItem]:
+        envelope_of = self._reader.envelope_reader()
+        return [self._item(task_id, task, now_ms, envelope_of) for task_id, task in claimed]
+
+    def _item(self, task_id: bytes, task: Execution, now_ms: int, envelope_of: EnvelopeOf) -> ExpireItem:
         if task.timeout_ms and task.timer_ms >= task.changed_ms + task.timeout_ms:  # it was not the lease that ended
-            return self._timed_out(task_id, task, now_ms)
+            return self._timed_out(task_id, task, now_ms, envelope_of)
         verdict = expire_verdict(task)
         error, brief = _errors(_claims_spent(task)) if verdict != NOT_DEAD else (b"", b"")
         return ExpireItem(task_id, task.token, verdict, 0, ATTEMPT_LEASE_EXPIRED, error, brief)
 
-    def _timed_out(self, task_id: bytes, task: Execution, now_ms: int) -> ExpireItem:
+    def _timed_out(self, task_id: bytes, task: Execution, now_ms: int, envelope_of: EnvelopeOf) -> ExpireItem:
         """A failure like any other: the task had its time."""
-        own = retry_of(*self._reader.envelopes([task_id])) if task.flags & HAS_RETRY else None
+        own = retry_of(envelope_of(task_id)) if task.flags & HAS_RETRY else None
         rules = merge(self._policies.of(task.queue), own)
         verdict = fail_verdict(task, gave_up=False, error_type=TASK_TIMEOUT, rules=rules)
         retry_at_ms = 0

@@ -107,7 +107,7 @@ class Timers(Service):
         claimed = [(task_id, task) for task_id, task in found if task is not None and task.state == CLAIMED]
         for finished_ms, dead_ms, places in self._policies.kept([task for _, task in claimed]):
             now_ms = self._now_ms()
-            items = [self._expiring.item(*claimed[place], now_ms) for place in places]
+            items = self._expiring.items([claimed[place] for place in places], now_ms)
             moved = await self._write(Expire(now_ms, finished_ms, dead_ms, items))
             if moved is None:
                 return False

@@ -7,7 +7,6 @@ from holdfast.broker.policy.policies import Policies
 from holdfast.broker.policy.task_specs import TaskSpecs
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.new_tasks import NewTask
-from holdfast.machine.run_rows import envelope_of
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import is_automatic_key
 from holdfast.serving.refusals import INVALID_FIELD, MISSING_FIELD, RefusedError
@@ -30,11 +29,6 @@ class CheckedRun:
         """How many are not refused."""
         return len(self.sizes)
 
-    @property
-    def goes_one_by_one(self) -> bool:
-        """The queue's policy gives each of its tasks a time to live, which those of runs do not have."""
-        return bool(self.task.start_by_ms)
-
     def new_run(self) -> NewRun:
         task = self.task
         return NewRun(
@@ -51,19 +45,8 @@ class CheckedRun:
             task.envelope,
             pack_sizes(self.sizes),
             self.payloads,
+            task.start_by_ms,
         )
-
-    def new_tasks(self) -> list[NewTask]:
-        """The same, each with a request id of its own that follows from the run's."""
-        task, request_id = self.task, self.task.request_id
-        new_tasks: list[NewTask] = []
-        end = 0
-        for at, size in enumerate(self.sizes):
-            envelope = envelope_of(task.envelope, self.payloads[end : end + size])
-            own_id = b"%s.%d" % (request_id, at) if request_id else b""
-            new_tasks.append(task._replace(envelope=envelope, request_id=own_id))
-            end += size
-        return new_tasks
 
 
 class RunSpecs(TaskSpecs):

@@ -33,7 +33,8 @@ def _accept_run(draft: Draft, new: NewRun) -> AcceptedRun:
         before = read_request(draft, key)
         if before is not None and counts(draft, before):
             return AcceptedRun(before.task_id, True)
-    first_id, *_ = [_accept_part(draft, part) for part in _parts(new)]
+    # Its request id stands for the tasks however they are stored: a repetition may come under another policy.
+    first_id, *_ = [_accept_part(draft, part) for part in (_singles(new) if new.start_by_ms else _parts(new))]
     if key:
         remember_request(draft, key, before, new, first_id, made_it=True)
     return AcceptedRun(first_id, False)
@@ -47,6 +48,7 @@ def _accept_part(draft: Draft, new: NewRun) -> bytes:
     task = NewTask(
         new.queue, new.priority, b"", b"", 0, 0, new.max_attempts, new.max_claims, new.result_ttl_ms,
         envelope_of(new.header, new.payloads), new.type, flags=new.flags, timeout_ms=new.timeout_ms,
+        start_by_ms=new.start_by_ms,
     )  # fmt: skip
     return accept_task(draft, task).task_id
 
@@ -63,6 +65,15 @@ def _parts(new: NewRun) -> Iterator[NewRun]:
             packed = new.sizes[first * SIZE_BYTES : place * SIZE_BYTES]
             yield new._replace(sizes=packed, payloads=new.payloads[at:end])
             first, at = place, end
+        end += size
+
+
+def _singles(new: NewRun) -> Iterator[NewRun]:
+    """The same tasks in runs of one."""
+    end = 0
+    for place, size in enumerate(unpack_sizes(new.sizes)):
+        packed = new.sizes[place * SIZE_BYTES : (place + 1) * SIZE_BYTES]
+        yield new._replace(sizes=packed, payloads=new.payloads[end : end + size])
         end += size
 
 
