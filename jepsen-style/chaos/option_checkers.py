@@ -39,6 +39,8 @@ _RELEASED_BY_NS = 5000 * MS
 
 # A claim that nobody heard of may hold a task, and be given back without a trace, for so long after it was asked for.
 _UNHEARD_NS = 30_000 * MS
+# Calls that are under way when something is struck, or comes back, are sent again within so long.
+_SENT_AGAIN_NS = 2000 * MS
 
 
 # --- schedules ------------------------------------------------------------------------------------------------
@@ -203,6 +205,7 @@ def priorities(story: Story, final: Final) -> Iterator[Finding]:
     before is a suspect, which has its turn whatever its priority is."""
     facts = 0
     of_value = {send.value: send for send in story.made() if send.queue in final.ranked}
+    strikes = [at_ns for window in story.windows() if window.nodes for at_ns in (window.from_ns, window.to_ns)]
     by_queue: dict[str, dict[str, Claim]] = defaultdict(dict)  # by queue and task: its first claim
     for claim in story.claims:
         mine = by_queue[claim.queue]
@@ -220,6 +223,9 @@ def priorities(story: Story, final: Final) -> Iterator[Finding]:
             while waiting and waiting[0][2].asked_ns <= claim.ended_ns:
                 heapq.heappop(waiting)
             if not waiting or any(claim.ended_ns - _UNHEARD_NS < at_ns < claim.ended_ns for at_ns in lost_ns):
+                continue
+            # A call that the client or a router sent again: what the first attempt had claimed goes back beside it.
+            if any(claim.asked_ns - _SENT_AGAIN_NS < at_ns < claim.ended_ns for at_ns in strikes):
                 continue
             facts += 1
             highest, least = -waiting[0][0], of_value[claim.value].priority

@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         server.start()
         with Client(server.address) as client:
             for at in range(0, TASKS, 500):
-                client.enqueue_many([NewTask("work", "t", b"%d " % n * 50) for n in range(at, at + 500)])
+                client.enqueue_many([NewTask("work", "t", b"%d " % n * 150) for n in range(at, at + 500)])
         yield server
     finally:
         server.close()

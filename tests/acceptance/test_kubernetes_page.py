@@ -16,7 +16,7 @@ import typer.main
 import yaml
 
 from holdfast.broker.peers.tls import PeerTls
-from holdfast.cli.commands.root import _COMMAND_LINE_ERROR, app
+from holdfast.cli.commands.root import _COMMAND_LINE_ERROR, make_app
 from tests.acceptance.running import REPO
 from tools.manifests.objects import MADE_ELSEWHERE, Manifests, command_of, hook_command, load
 from tools.manifests.rendering import OVERLAYS, RENDERED, has_kubectl, render_folder
@@ -42,7 +42,7 @@ def manifests(overlay: str) -> Manifests:
 
 @cache
 def commands() -> typer.core.TyperGroup | typer.core.TyperCommand:
-    return typer.main.get_command(app)  # type: ignore[return-value]
+    return typer.main.get_command(make_app())  # type: ignore[return-value]
 
 
 def check_command(words: list[str]) -> None:

@@ -26,9 +26,10 @@ from holdfast.client import (
 from holdfast.routing.homes import home_shard
 from tests.integration.map_cluster import MapCluster
 from tests.integration.server import DEADLINE_S, wait_until
+from tests.long import IS_LONG
 
 BATCH = 4
-PAUSE_S = 0.02  # between calls: the machine is to have time for the cluster
+PAUSE_S = 0.02 if IS_LONG else 0.05  # between calls: the machine is to have time for the cluster
 LEASE_MS = 10_000  # also of claims whose answer was lost: that long they are missing
 
 

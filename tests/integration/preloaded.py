@@ -225,6 +225,7 @@ def _become(request: Mapping[str, object], files: Sequence[int]) -> tuple[str, l
 def _main() -> int:
     for module in ("holdfast.cli.runner", "holdfast.broker.main", "holdfast.router.main"):
         importlib.import_module(module)
+    importlib.import_module("holdfast.cli.commands.root").make_app()  # which loads all commands
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose threads"
     gc.freeze()  # so that no collection in a server touches, and thereby copies, all of this
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -171,7 +171,7 @@ def test_a_plan_that_would_leave_no_majority_is_refused(cluster: MapCluster, ope
     left, *down = shard.replicas
     [free, *_] = set(cluster.nodes) - set(shard.replicas)
     with load_on(cluster, [queues_of_all_shards("down", SHARDS)[0]]) as load:
-        load.wait_for(10)
+        load.wait_for(20)
     ready = operator.make_plan(move=MoveWish(0, left, free))
     with stopped(cluster, down):
         check_refused(operator, ready, MoveWish(0, left, free), MoveWish(0, down[0], free))

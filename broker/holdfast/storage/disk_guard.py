@@ -10,9 +10,10 @@ from pathlib import Path
 
 from holdfast.machine.entries import Enqueue, Entry, Receive, RetryDead
 from holdfast.machine.operator_entries import FireSchedule, PutSchedule
+from holdfast.machine.run_entries import EnqueueRuns
 from holdfast.serving.refusals import RefusedError, disk_low
 
-_GROWING = (Enqueue, Receive, RetryDead, FireSchedule, PutSchedule)
+_GROWING = (Enqueue, EnqueueRuns, Receive, RetryDead, FireSchedule, PutSchedule)
 
 
 def free_bytes(directory: Path) -> int:

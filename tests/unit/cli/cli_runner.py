@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from holdfast.cli.commands.root import app
+from holdfast.cli.commands.root import make_app
 from holdfast.cli.main import main
 from tests.unit.client.scripted_server import ScriptedServer
 
@@ -20,7 +20,7 @@ def commands() -> list[str]:
             return [prefix]
         return [each for name, part in parts.items() for each in below(part, f"{prefix} {name}".strip())]
 
-    return below(typer.main.get_command(app), "")
+    return below(typer.main.get_command(make_app()), "")
 
 
 class Cli:

@@ -4,9 +4,12 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer.main
 
+from holdfast.cli.commands import root
 from holdfast.cli.main import main
 from holdfast.cli.problems import EXIT_CODE_MEANINGS, ExitCode
 from holdfast.cli.times import (
@@ -23,6 +26,19 @@ from holdfast.cli.times import (
 from tests.unit.cli.cli_runner import commands
 
 COMMANDS = [command.split() for command in (*commands(), "workers")]  # which is one, and a group
+
+
+@pytest.mark.parametrize("file", root.FILES)
+def test_a_command_is_found_in_the_file_that_is_said_to_have_it(file: str) -> None:
+    """The only one that is loaded for it."""
+    tree: Any = typer.main.get_command(root.make_app([file]))
+    assert set(tree.commands) == {*root.FILES[file], "version"}
+
+
+def test_no_file_with_commands_is_forgotten() -> None:
+    folder = Path(root.__file__).parent
+    having = {path.stem for path in folder.glob("*.py") if "def add_to(app: typer.Typer)" in path.read_text()}
+    assert having == set(root.FILES)
 
 
 def error_of(capsys: pytest.CaptureFixture[str]) -> str:

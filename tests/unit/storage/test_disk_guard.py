@@ -6,12 +6,14 @@ import pytest
 
 from holdfast.machine.entries import Ack, Cancel, Claim, Enqueue, Entry, Purge, RetryDead
 from holdfast.machine.operator_entries import FireSchedule, PutSchedule
+from holdfast.machine.run_entries import EnqueueRuns
 from holdfast.serving.refusals import DISK_LOW, RefusedError
 from holdfast.storage.disk_guard import DiskGuard, free_bytes
 
 MIN = 1000
 GROWING: list[Entry] = [
     Enqueue(1, []),
+    EnqueueRuns(1, []),
     RetryDead(1, []),
     FireSchedule(1, b"q", b"s", 1, 0, 1, 1, [], []),
     PutSchedule(1, b"q", b"s", 0, 0, 0, 0, b""),

@@ -165,6 +165,8 @@ def _print_purged(queue: str, tasks: int, *, dry_run: bool, as_json: bool) -> No
         output.print_line(f"{tasks:,} {noun} of queue {queue} cancelled.")
 
 
+queue_settings.add_to(queue_app)
+
+
 def add_to(app: typer.Typer) -> None:
-    queue_settings.add_to(queue_app)
     app.add_typer(queue_app, name="queue", epilog=epilog("holdfast queue ls", "holdfast queue stats mail"))

@@ -1,8 +1,12 @@
-"""The root of the command tree: puts the groups together and runs a command line."""
+"""The root of the command tree: puts the groups together and runs a command line.
 
+A command line loads only the file that has its command: all of them would take a server a seventh of its start.
+"""
+
+import importlib
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,47 +15,52 @@ import typer.main
 
 import holdfast_queue
 from holdfast.cli import output, records
-from holdfast.cli.commands import (
-    backups,
-    bench,
-    cluster,
-    dlq,
-    nodes,
-    queues,
-    rebalance,
-    schedules,
-    servers,
-    shards,
-    task_lists,
-    tasks,
-    top,
-    worker,
-    workers,
-)
 from holdfast.cli.commands.shared import Json, epilog
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 
-app = typer.Typer(
-    name="holdfast",
-    help="Holdfast is a task queue that does not let go of a task. Start with `holdfast dev`, then enqueue something.",
-    epilog=epilog(
-        "holdfast dev",
-        'holdfast enqueue mail welcome \'{"to": "ada@example.org"}\'',
-        "holdfast worker tasks:app",
-        "holdfast queue ls",
-    ),
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+# Which file of this folder has which commands and groups, in the order of the help.
+FILES = {
+    "servers": ("dev", "broker", "router"),
+    "tasks": ("enqueue", "task"),
+    "task_lists": ("claims",),
+    "worker": ("worker",),
+    "workers": ("workers",),
+    "top": ("top",),
+    "queues": ("queue",),
+    "schedules": ("schedule",),
+    "dlq": ("dlq",),
+    "cluster": ("cluster",),
+    "nodes": ("node",),
+    "shards": ("shard",),
+    "rebalance": ("rebalance",),
+    "backups": ("backup",),
+    "bench": ("bench",),
+}
+_HELP = "Holdfast is a task queue that does not let go of a task. Start with `holdfast dev`, then enqueue something."
+_EXAMPLES = (
+    "holdfast dev",
+    'holdfast enqueue mail welcome \'{"to": "ada@example.org"}\'',
+    "holdfast worker tasks:app",
+    "holdfast queue ls",
 )
-for _group in (
-    servers, tasks, task_lists, worker, workers, top, queues, schedules, dlq, cluster, nodes, shards, rebalance,
-    backups, bench,
-):  # fmt: skip
-    _group.add_to(app)
 
 
-@app.command(epilog=epilog("holdfast version --json"))
+def make_app(files: Iterable[str] = FILES) -> typer.Typer:
+    """With the commands of these files, and those that are here."""
+    app = typer.Typer(
+        name="holdfast",
+        help=_HELP,
+        epilog=epilog(*_EXAMPLES),
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
+    for file in files:
+        importlib.import_module(f"{__package__}.{file}").add_to(app)
+    app.command(epilog=epilog("holdfast version --json"))(version)
+    return app
+
+
 def version(as_json: Json = False) -> None:
     """Show the version of this command."""
     versions = {"version": holdfast_queue.version(), "python": platform.python_version()}
@@ -73,7 +82,8 @@ def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line; `CommandFailed` if it is wrong, and whatever else its command raises."""
     try:
         is_shell_named = len(arguments) > 1 and arguments[0] in ("--show-completion", "--install-completion")
-        code = _tree(is_shell_named).main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+        tree = _tree(_files_for(arguments), is_shell_named)
+        code = tree.main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
     except _COMMAND_LINE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help already
             return ExitCode.USAGE
@@ -83,15 +93,21 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
+def _files_for(arguments: Sequence[str]) -> tuple[str, ...]:
+    """All of them, unless it begins with a command or a group: help, completion and mistakes concern all."""
+    word = arguments[0] if arguments else ""
+    return tuple(file for file, words in FILES.items() if word in words) or tuple(FILES)
+
+
 @cache
-def _tree(is_shell_named: bool) -> Any:
-    """All commands. `--show-completion zsh` means zsh; unless told not to, typer looks which shell this is, and takes
-    that."""
+def _tree(files: tuple[str, ...], is_shell_named: bool) -> Any:
+    """The commands of these files. `--show-completion zsh` means zsh; unless told not to, typer looks which shell this
+    is, and takes that."""
     before = os.environ.get(_NO_DETECTION)
     if is_shell_named:
         os.environ[_NO_DETECTION] = "1"
     try:
-        return typer.main.get_command(app)
+        return typer.main.get_command(make_app(files))
     finally:
         if is_shell_named and before is None:
             del os.environ[_NO_DETECTION]

@@ -243,6 +243,8 @@ def shard_transfer(
         output.print_line(f"Node {transferred.leader} leads shard {shard} (epoch {transferred.epoch}).")
 
 
+shard_plans.add_to(shard_app)
+
+
 def add_to(app: typer.Typer) -> None:
-    shard_plans.add_to(shard_app)
     app.add_typer(shard_app, name="shard", epilog=epilog("holdfast shard ls", "holdfast shard hash"))
