@@ -45,7 +45,7 @@ from holdfast.machine.running import Running
 from tests.unit.machine.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING
 from tests.unit.machine.machine_model_runs import ModelWithRuns
 from tests.unit.machine.machine_model_task import check_budgets, ids_from
-from tests.unit.machine.machine_new_tasks import new_runs, new_tasks, queue_names
+from tests.unit.machine.machine_new_tasks import dated_runs, new_runs, new_tasks, queue_names
 from tests.unit.machine.machine_picture import (
     Answer,
     Place,
@@ -323,8 +323,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @rule(runs=st.lists(new_runs, min_size=1, max_size=2))
     def enqueue_runs(self, runs: list[NewRun]) -> None:
-        dated = [new._replace(start_by_ms=self.clock_ms + new.start_by_ms if new.start_by_ms else 0) for new in runs]
-        self.propose(run_entries.EnqueueRuns(self.stamp_ms, dated))
+        self.propose(run_entries.EnqueueRuns(self.stamp_ms, dated_runs(runs, self.clock_ms)))
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, count=st.integers(1, 5))

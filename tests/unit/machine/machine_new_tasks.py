@@ -53,3 +53,7 @@ new_runs = st.builds(
     start_by_ms=st.sampled_from((0, 0, 0, 0, 20, 90)),  # the same
     header=st.binary(max_size=3),
 )
+
+
+def dated_runs(runs: list[NewRun], clock_ms: int) -> list[NewRun]:
+    return [new._replace(start_by_ms=clock_ms + new.start_by_ms if new.start_by_ms else 0) for new in runs]
