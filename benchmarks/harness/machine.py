@@ -29,7 +29,7 @@ def look_at_machine(directory: Path, *, syncs: int) -> Machine:
         cores=len(os.sched_getaffinity(0)),
         cpu=_cpu_name(),
         memory_gb=round(pages * page_bytes / 1e9, 1),
-        kernel=platform.release(),
+        kernel=platform.release().partition("-")[0],  # the rest names a build of it
         python=platform.python_version(),
         file_system=file_system_of(directory),
         load_average=os.getloadavg()[0],
