@@ -18,11 +18,11 @@ from holdfast.cli import output, records
 from holdfast.cli.commands.shared import Json, epilog
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 
-# Which file of this folder has which commands and groups, in the order of the help.
+# Which file of this folder has commands and groups of which names, in the order of the help. A group may be in several.
 FILES = {
     "servers": ("dev", "broker", "router"),
     "tasks": ("enqueue", "task"),
-    "task_lists": ("claims",),
+    "task_lists": ("task", "claims"),
     "worker": ("worker",),
     "workers": ("workers",),
     "top": ("top",),
