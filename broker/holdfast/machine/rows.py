@@ -158,11 +158,6 @@ class Execution:
     def cancel_requested(self) -> bool:
         return bool(self.flags & CANCEL_REQUESTED)
 
-    @staticmethod
-    def state_in(row: bytes) -> int:
-        """The state alone, where the rest is not needed."""
-        return row[0]
-
     @property
     def is_suspect(self) -> bool:
         return bool(self.flags & SUSPECT)
