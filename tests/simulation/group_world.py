@@ -309,9 +309,11 @@ class Node(Callee):
         self.commit_loop.attach(replica)
         return replica
 
-    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
-        now_s, draw = loop_time(), self.machine.rng.random
-        return ShardRaft(self.me, journal, now_s=now_s, applied_index=applied_index, timing=_TIMING, draw=draw)
+    def make_engine(self, journal: NodeJournal, applied_index: int, shard_time_ms: Callable[[], int]) -> ShardRaft:
+        return ShardRaft(
+            self.me, journal, now_s=loop_time(), applied_index=applied_index, timing=_TIMING,
+            draw=self.machine.rng.random, shard_time_ms=shard_time_ms,
+        )  # fmt: skip
 
     def make_shard(self, raft: ShardRaft, machine: state_machine.Machine) -> Shard:
         context = NodeContext(self.config, _METRICS, self.guard, StaticClusterView(self.config))

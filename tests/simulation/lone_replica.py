@@ -54,10 +54,10 @@ class LoneHost:
         self._monotonic = monotonic
         self._draw = draw
 
-    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+    def make_engine(self, journal: NodeJournal, applied_index: int, shard_time_ms: Callable[[], int]) -> ShardRaft:
         return ShardRaft(
             self._me, journal, now_s=self._monotonic(), applied_index=applied_index, timing=self._timing,
-            draw=self._draw,
+            draw=self._draw, shard_time_ms=shard_time_ms,
         )  # fmt: skip
 
     def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:

@@ -31,7 +31,7 @@ class BusyShard(WatchedShard):
     turn_seconds = shard_module.APPLY_SECONDS_MAX
 
     async def apply_committed(self, *, callers_first: bool = False) -> bool:
-        if self.replicator.ready_index > self.applied_index:
+        if self._replicator.ready_index > self.applied_index:
             await asyncio.sleep(self.turn_seconds)
         return await super().apply_committed(callers_first=callers_first)
 

@@ -62,9 +62,11 @@ class ShardRaft(AliveRaft):
         timing: Timing,
         append_bytes_max: int = APPEND_BYTES_MAX,
         draw: Callable[[], float],
+        shard_time_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`applied_index` is what the state has; without one it is as old as the start of the log."""
-        super().__init__(Setup(replica, journal, timing, draw, now_s, append_bytes_max))
+        """`applied_index` is what the state has; without one it is as old as the start of the log. `shard_time_ms` is
+        what a leader tells the others; 0 if it does not know."""
+        super().__init__(Setup(replica, journal, timing, draw, now_s, append_bytes_max, shard_time_ms))
         self.is_reluctant = False  # True: leads if it is asked to, but leaves elections to others
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not

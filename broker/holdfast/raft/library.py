@@ -71,6 +71,7 @@ class Setup(NamedTuple):
     draw: Callable[[], float]
     now_s: float
     append_bytes_max: int
+    shard_time_ms: Callable[[], int]  # what a leader tells the others; 0 if it does not know
 
 
 class _LibraryJournal:
