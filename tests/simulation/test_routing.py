@@ -88,9 +88,7 @@ class RouterSide:
     failures: tuple[type[Exception], ...] = FAILURES
 
     def __init__(self, world: RoutingWorld) -> None:
-        self._forwarder = Forwarder(
-            Leaders(lambda: world), world.network, Admission(calls_max=100, calls_per_shard_max=50)
-        )
+        self._forwarder = Forwarder(Leaders(world), world.network, Admission(calls_max=100, calls_per_shard_max=50))
         self._releases = Releases(self._forwarder)
         self._gateway = Gateway(
             world, self._forwarder, self._releases, Admission(calls_max=100, calls_per_shard_max=50),
@@ -134,12 +132,8 @@ class DirectSide:
         return (await self._direct.call(ENQUEUE, request, timeout_s=TIMEOUT_S, repeatable=repeatable)).message
 
     async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse:
-        def make(wait_ms: int) -> pb.ReserveRequest:
-            request.wait_ms = wait_ms
-            return request
-
         reply = await self._direct.wait(
-            RESERVE, make, wait_ms=request.wait_ms, timeout_s=TIMEOUT_S, repeatable=True, attempt=attempt
+            RESERVE, request, wait_ms=request.wait_ms, timeout_s=TIMEOUT_S, repeatable=True, attempt=attempt
         )
         return reply.message
 

@@ -33,7 +33,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.calls import ENQUEUED
 from holdfast.routing.leases import count_from
 from holdfast.routing.placing import place, specs_of
-from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError
+from holdfast.routing.sets import QueueRoute, UnknownGenerationError
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.over_shards import SplitCall, send_over_shards, send_parts
 from holdfast.transport.parts import Parts
@@ -159,7 +159,7 @@ class Direct:
     async def wait(
         self,
         method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
+        request: RequestT,
         *,
         wait_ms: int,
         timeout_s: float,
@@ -167,12 +167,11 @@ class Direct:
         attempt: int = 0,
     ) -> Reply[ResponseT]:
         """As `Connection.wait`, for a reserve."""
-        request = make(wait_ms)
         assert isinstance(request, pb.ReserveRequest), f"{method.name} has no way to the leaders"
         routes = await self._topology.routes(request.queues, timeout_s)
         if routes is None:
             return await self._connection.wait(
-                method, make, wait_ms=wait_ms, timeout_s=timeout_s, repeatable=repeatable, attempt=attempt
+                method, request, wait_ms=wait_ms, timeout_s=timeout_s, repeatable=repeatable, attempt=attempt
             )
         with self._topology.refreshing_after_errors():
             return cast(Reply[ResponseT], await self._reserves.reserve(request, timeout_s, attempt))
@@ -180,24 +179,19 @@ class Direct:
     async def poll(
         self,
         method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
+        request: RequestT,
         *,
         ends_s: float,
         answer_s: float,
     ) -> Reply[ResponseT]:
         """As `Connection.poll`, for a wait for tasks."""
-        request = cast(Any, make(0))
         routes = await self._topology.routes((), answer_s)
         if routes is None:
-            return await self._connection.poll(method, make, ends_s=ends_s, answer_s=answer_s)
+            return await self._connection.poll(method, request, ends_s=ends_s, answer_s=answer_s)
 
         async def send(part: RequestT, shard: int, _patience: Patience) -> Reply[ResponseT]:
-            def make_part(wait_ms: int) -> RequestT:
-                cast(Any, part).wait_ms = wait_ms
-                return part
-
             aimed = self._topology.aim(shard)
-            return await self._connection.poll(method, make_part, ends_s=ends_s, answer_s=answer_s, shard=aimed)
+            return await self._connection.poll(method, part, ends_s=ends_s, answer_s=answer_s, shard=aimed)
 
         call = DirectSplitCall(method, request, send, self._topology)
         with self._topology.refreshing_after_errors():
@@ -218,23 +212,8 @@ def _queues(request: Any) -> Iterable[str]:
 def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
     try:
         return place(specs_of(request), routes.__getitem__, turn).shards
-    except UnknownGenerationError as unknown:
-        raise _stale_map(unknown) from None
-
-
-def _stale_map(unknown: UnknownGenerationError) -> Rejected:
-    """As a router says it, before anything is sent."""
-    return rejected(
-        STALE_MAP,
-        f"Expected a request_id of a set of shards of queue {unknown.queue} that the map knows, but it has none of "
-        f"generation {unknown.generation}; try again.",
-        retry_after_ms=100,
-        metadata={
-            "queue": unknown.queue,
-            "generation": str(unknown.newest),
-            "why": "newer" if isinstance(unknown, NewerGenerationError) else "forgotten",
-        },
-    )
+    except UnknownGenerationError as unknown:  # as a router says it, before anything is sent
+        raise rejected(STALE_MAP, str(unknown), retry_after_ms=100, metadata=unknown.metadata) from None
 
 
 # ------------------------------------------------------------------------------------------------ outcomes

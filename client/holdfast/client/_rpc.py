@@ -11,14 +11,14 @@ What is repeated, with growing pauses and jitter, until the deadline:
     without harm
 With `retry` off, a call asks each server at most once and pauses for nothing.
 
-A long poll is such a call whose request is made anew for each attempt, because its wait gets shorter.
+A long poll is such a call whose wait gets shorter with each attempt.
 
 A call whose shard is known names it in its metadata. Calls without one go to the servers of the list: routers, which
 know where each task belongs, or a broker with a single shard.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,7 +26,7 @@ from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.client import _forks
-from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
+from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneCall, Poll
 from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
 from holdfast.client._unknown_outcomes import CHANGES, mark_unknown
 from holdfast.client.errors import (
@@ -223,10 +223,10 @@ class Connection:
         """Sends the request to the leader and returns the answer, or raises one of the errors of this library.
 
         `is_first`: a router is to be told that what is in it was never sent before."""
-        attempts = OneRequest(checked(request.SerializeToString()), timeout_s)
         return await self._send_until_answered(
-            method, attempts, repeatable=repeatable, shard=shard, is_first=is_first, patience=patience
-        )
+            method, OneCall(request, timeout_s), repeatable=repeatable, shard=shard, is_first=is_first,
+            patience=patience,
+        )  # fmt: skip
 
     async def ask_any(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
@@ -237,7 +237,7 @@ class Connection:
     async def wait(
         self,
         method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
+        request: RequestT,
         *,
         wait_ms: int,
         timeout_s: float,
@@ -246,29 +246,29 @@ class Connection:
         shard: int | None = None,
         repeats_s: float = float("inf"),
     ) -> Reply[ResponseT]:
-        """The same for a call that lets the server wait. `make` makes the request of the wait in milliseconds: all of
-        it at first, what is left of it when it is repeated. Ends `timeout_s` after the wait.
+        """The same for a call that lets the server wait: for `wait_ms`, as the request says, and when it is repeated,
+        for what is left of that. Ends `timeout_s` after the wait.
 
         `attempt`: the number of the first one, if the server is to be told when it is not the first. `repeats_s`: none
         but the first begins later than that."""
-        attempts = OneWait(make, wait_ms, timeout_s, repeats_s)
+        attempts = OneCall(request, timeout_s, wait_ms=wait_ms, repeats_s=repeats_s)
         return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard, attempt=attempt)
 
     async def poll(
         self,
         method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
+        request: RequestT,
         *,
         ends_s: float,
         answer_s: float,
         shard: int | None = None,
     ) -> Reply[ResponseT]:
-        """Sends what `make` makes of the wait in milliseconds, again and again until there is an answer.
+        """Sends the request, each time with another wait, again and again until there is an answer.
 
         After `ends_s` (on time.monotonic(), may be infinite) no attempt begins; each may last `answer_s` longer than
         its wait. One wait is at most POLL_S_MAX, so the answer may come before the end.
         """
-        return await self._send_until_answered(method, Poll(make, ends_s, answer_s), repeatable=True, shard=shard)
+        return await self._send_until_answered(method, Poll(request, ends_s, answer_s), repeatable=True, shard=shard)
 
     async def call_at(
         self, address: str, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float

@@ -101,7 +101,7 @@ class Router:
             wait_bytes_max=min(config.wait_bytes_max, config.bytes_in_flight_max // 2),
         )
         self._channels = GrpcChannels(message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True)
-        self._forwarder = Forwarder(Leaders(lambda: routes), self._channels, self._admission)
+        self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission)
         self._releases = Releases(self._forwarder)
         self._node_calls = NodeCalls()
         answers = NodeAnswers(self._node_calls, lambda: follower.map)

@@ -189,7 +189,7 @@ class Stage:
         bytes_max = limits.pop("bytes_max")
         self.admission = Admission(**limits)
         self.channels = GrpcChannels(message_bytes_max=1 << 22, keepalive_s=20, connects_first=True)
-        self.leaders = Leaders(lambda: self.table)
+        self.leaders = Leaders(self.table)
         self.forwarder = Forwarder(self.leaders, self.channels, self.admission)
         self.releases = Releases(self.forwarder)
         self.gateway = Gateway(
