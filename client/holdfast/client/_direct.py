@@ -8,7 +8,7 @@ the shard in its metadata, so that a router, and a broker too, knows what to do 
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
 from holdfast.client._direct_reserve import DirectReserve
@@ -31,7 +31,6 @@ from holdfast.client.errors import (
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.calls import ENQUEUED
-from holdfast.routing.leases import count_from
 from holdfast.routing.placing import place, specs_of
 from holdfast.routing.sets import QueueRoute, UnknownGenerationError
 from holdfast.transport.giving_up import ENDLESS, Patience
@@ -58,18 +57,17 @@ class DirectSplitCall(SplitCall[Reply[ResponseT]]):
         self._send: Callable[[Any, int, Patience], Awaitable[Reply[ResponseT]]] = send
         self._topology = topology
         self._began_s = time.monotonic()
-        self._sent_s: dict[int, float] = {}  # by shard, of parts that were answered
 
     async def send_whole(self, shard: int) -> Reply[ResponseT]:
         return await self._send(self.request, shard, ENDLESS)
 
     async def send(self, shard: int, request: Any, patience: Patience = ENDLESS) -> ResponseT:
         reply = await self._send(request, shard, patience)
-        self._sent_s[shard] = reply.sent_s
+        self.sent_s[shard] = reply.sent_s
         return reply.message
 
     def reply(self, response: Any) -> Reply[ResponseT]:
-        return Reply(response, min(self._sent_s.values(), default=self._began_s))
+        return Reply(response, min(self.sent_s.values(), default=self._began_s))
 
     def rejection(self, failure: Any) -> pb.Rejection:
         if isinstance(failure, ClientClosed):
@@ -89,12 +87,6 @@ class DirectSplitCall(SplitCall[Reply[ResponseT]]):
 
     async def bad_token(self, shard: int) -> Reply[ResponseT]:
         return await self.send_whole(shard)  # it refuses what no page ended with
-
-    def count_leases(self, responses: Mapping[int, Any]) -> None:
-        first_s = min((self._sent_s[shard] for shard in responses), default=0.0)
-        for shard, response in responses.items():
-            if isinstance(response, pb.ExtendResponse):
-                count_from(response, int((self._sent_s[shard] - first_s) * 1000))
 
 
 class Direct:

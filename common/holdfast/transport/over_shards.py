@@ -49,6 +49,8 @@ class SplitCall(ABC, Generic[ReplyT]):
         self.request = request
         self.response = response
         self.failures = failures
+        # By shard: when the part that was answered was sent. Left out where answers say how long that took (routed_ms).
+        self.sent_s: dict[int, float] = {}
 
     @abstractmethod
     async def send_whole(self, shard: int) -> ReplyT:
@@ -89,9 +91,6 @@ class SplitCall(ABC, Generic[ReplyT]):
 
     def page_size(self) -> int:
         return self.request.page_size or PAGE_DEFAULT
-
-    def count_leases(self, responses: Mapping[int, Any]) -> None:
-        """Makes the waits in the responses, by shard, count from one moment."""
 
 
 async def send_over_shards(
@@ -155,11 +154,24 @@ def _reported(call: SplitCall[Any], answers: Mapping[int, Any]) -> dict[int, Any
     failures = [answer for answer in answers.values() if isinstance(answer, call.failures)]
     if failures and len(failures) == len(answers) and call.are_alike(failures):
         raise failures[0]
-    call.count_leases({shard: answer for shard, answer in answers.items() if not isinstance(answer, call.failures)})
+    if call.name == "Extend":
+        _count_leases(call, {shard: each for shard, each in answers.items() if not isinstance(each, call.failures)})
     return {
         shard: call.rejection(answer) if isinstance(answer, call.failures) else answer
         for shard, answer in answers.items()
     }
+
+
+def _count_leases(call: SplitCall[Any], responses: Mapping[int, Any]) -> None:
+    """The caller counts leases from one moment, but each part was sent at a moment of its own, the last time perhaps
+    long after the others: what passed until then is added to its waits."""
+    first_s = min(call.sent_s.values(), default=0.0)
+    for shard, response in responses.items():
+        waited_ms = int((call.sent_s.get(shard, first_s) - first_s) * 1000) + response.routed_ms
+        response.routed_ms = 0
+        for outcome in response.outcomes:
+            if waited_ms and outcome.HasField("extended"):
+                outcome.extended.waited_ms += waited_ms
 
 
 async def _queue_stats(call: SplitCall[ReplyT], route: Callable[[str], QueueRoute]) -> ReplyT:

@@ -35,8 +35,7 @@ from holdfast.routing.patience import (
     UnhealthyShards,
     UsualTimes,
 )
-from holdfast.routing.reserve_calls import FailureMeaning, ReserveCall
-from holdfast.routing.turns import shards_in_turn
+from holdfast.routing.reserve_calls import FailureMeaning, ReserveCall, shards_in_turn
 
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 MARGIN_S = 0.05

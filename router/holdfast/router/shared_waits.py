@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder
@@ -85,7 +85,7 @@ class SharedWaits:
         self._waiters = ReadyWaiters()
         self._waits: dict[Line, dict[int, SharedWait]] = {}
         self._refreshes: dict[Line, asyncio.TimerHandle] = {}
-        self._ended: set[asyncio.Task[None]] = set()  # kept until they end: the event loop does not
+        self._running = Service()
         self.at_brokers = 0
 
     @property
@@ -154,7 +154,7 @@ class SharedWaits:
     async def close(self) -> None:
         for line in list(self._waits):
             self._end(line)
-        await end_tasks(self._ended)
+        await self._running.stop()
 
     # --- which waits there are ----------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class SharedWaits:
             if shard not in waits:
                 wait = waits[shard] = SharedWait(line, shard)
                 self.at_brokers += 1
-                wait.task = asyncio.create_task(self._run(wait))
+                wait.task = self._running.spawn(self._run(wait))
 
     def _check_room(self, waiter: Waiter) -> None:
         """Refuses a caller whose queues nobody waits for if there would be too many waits at brokers."""
@@ -187,8 +187,6 @@ class SharedWaits:
         self.at_brokers -= 1
         if wait.task is not None:
             wait.task.cancel()
-            self._ended.add(wait.task)
-            wait.task.add_done_callback(self._ended.discard)
 
     def _changed(self, waiter: Waiter) -> None:
         """Others wait in these lines than before: brokers are told in a while, once for all that changes until then."""

@@ -11,8 +11,8 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.reserving import Reserving
+from holdfast.routing.reserve_calls import shards_in_turn
 from holdfast.routing.task_ids import later_task_ids
-from holdfast.routing.turns import shards_in_turn
 from holdfast.transport.channels import CallFailedError
 from tests.stalls import stalls
 from tests.unit.router.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id

@@ -13,7 +13,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.routing import patience
 from holdfast.routing.patience import HASTY_S_MIN, TRY_S_MAX, UNHEALTHY_S, UNHEALTHY_S_MAX, UnhealthyShards, UsualTimes
-from holdfast.routing.turns import shards_in_turn
+from holdfast.routing.reserve_calls import shards_in_turn
 from tests.unit.router.router_stage import Call, FakeBroker, Refusal, never, not_leader, task_id
 from tests.unit.router.test_passing import refusal_of
 from tests.unit.router.test_reserving import Shop

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.client.worker.slots import Slots
 from holdfast.routing.homes import spread_shards
-from holdfast.routing.turns import shards_in_turn
+from holdfast.routing.reserve_calls import shards_in_turn
 
 PLACES = st.dictionaries(st.integers(0, 1023), st.lists(st.integers(0, 30), min_size=1), min_size=1, max_size=40)
 
