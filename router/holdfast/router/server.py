@@ -106,10 +106,7 @@ class Router:
         self._node_calls = NodeCalls()
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
         store = MapStore(etcd, config.cluster_name)
-        admin = ClusterAdmin(
-            store, follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
-            hand_over=answers.hand_over,
-        )  # fmt: skip
+        admin = ClusterAdmin(store, follower, answers, answers.hand_over)
         self._gateway = Gateway(
             routes,
             self._forwarder,

@@ -22,7 +22,7 @@ from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.statuses import status_of
-from tests.unit.cluster.cluster_shards import WishfulShards
+from tests.unit.cluster.cluster_shards import WishfulShards, admin_of
 from tests.unit.cluster.cluster_stage import (
     KEYS,
     NAME,
@@ -73,7 +73,7 @@ async def server() -> AsyncIterator[Server]:
     async with AsyncExitStack() as stack:
         follower = await stack.enter_async_context(following(MapFollower(etcd, NAME)))
         await follower.first_load()
-        yield Server(etcd, follower, ClusterAdmin(make_store(etcd), follower), leases)
+        yield Server(etcd, follower, admin_of(make_store(etcd), follower), leases)
 
 
 async def topology(server: Server, *queues: str) -> pb.GetTopologyResponse:

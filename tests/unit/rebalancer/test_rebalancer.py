@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.cluster.admin.plans import PlanAdmin, no_lag, no_state_bytes
-from holdfast.cluster.admin.service import ClusterAdmin
+from holdfast.cluster.admin.plans import PlanAdmin
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
@@ -26,7 +25,7 @@ from holdfast.rebalancer.election import Election
 from holdfast.rebalancer.metrics import Metrics
 from holdfast.rebalancer.server import Rebalancer
 from holdfast.rebalancer.watcher import Watcher
-from tests.unit.cluster.cluster_shards import WishfulShards
+from tests.unit.cluster.cluster_shards import UnknownNodes, WishfulShards, admin_of
 from tests.unit.cluster.cluster_stage import KEYS, NAME, WAIT_S, add_nodes, following, make_store, node, read_map
 
 SHARDS = 6
@@ -49,7 +48,7 @@ class Stage:
     def another(self, *, dry_run: bool = False) -> Watcher:
         """A process that was just started, and is active."""
         store = make_store(self.etcd)
-        plans = PlanAdmin(store, self.follower, no_state_bytes, no_lag, self.shards.transfer)
+        plans = PlanAdmin(store, self.follower, UnknownNodes(self.shards.transfer))
         active = cast(Any, SimpleNamespace(is_active=True))
         return Watcher(
             CONFIG, store, self.follower, plans, active, Metrics(), dry_run=dry_run, now_s=lambda: self.now_s
@@ -195,7 +194,7 @@ async def test_of_several_that_are_gone_one_at_a_time_is_made_anew(stages: Any, 
 
 async def test_it_can_be_paused(stages: Any) -> None:
     stage: Stage = await stages("abc")
-    admin = ClusterAdmin(make_store(stage.etcd), stage.follower)
+    admin = admin_of(make_store(stage.etcd), stage.follower)
     said = await admin.set_rebalancing(pb.SetRebalancingRequest(pause=True, why="moving racks"))
     assert (said.rebalancing.is_paused, said.rebalancing.why) == (True, "moving racks")
     await stage.come("d")

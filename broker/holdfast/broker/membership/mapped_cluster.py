@@ -88,10 +88,7 @@ class MappedCluster(PeerCluster):
         self._answers = answers
         self._own = OwnRecord()
         self._handover = NodeHandover(host, self.store, cluster_view, self._own, answers.describe)
-        self.admin = ClusterAdmin(
-            self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
-            hand_over=self._hand_over,
-        )  # fmt: skip
+        self.admin = ClusterAdmin(self.store, self.follower, answers, self._hand_over)
         self.backups = ClusterBackups(self.store, self.follower)
         internal = InternalService(
             find_service, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
