@@ -14,7 +14,6 @@ from holdfast.cluster.placement.placement import NodeSpec, place
 from holdfast.cluster.placement.planning import (
     Move,
     Transfer,
-    check_enough_nodes,
     check_moves,
     check_transfers,
     in_turns,
@@ -438,15 +437,3 @@ def test_transfers_that_cannot_be_made_are_refused(
 ) -> None:
     verdict = check_transfers([Transfer(*transfer, "")], THREE, FIVE, set(draining.split()), ALL - set(away.split()))
     assert [problem.why for problem in verdict.problems] == words
-
-
-def test_a_cluster_needs_as_many_nodes_as_replicas() -> None:
-    assert check_enough_nodes(3, FIVE, {"n0", "n1"}, ALL) == []
-    for draining, alive, reported in (
-        ({"n0"}, {"n0", "n1", "n2"}, "only 2 are alive and not draining (n1, n2)"),
-        (set(), {"n1"}, "only 1 is alive and not draining (n1)"),
-        (set(), set(), "no node is alive without draining"),
-    ):
-        [problem] = check_enough_nodes(3, FIVE, draining, alive)
-        assert problem.why == "NOT_ENOUGH_NODES"
-        assert reported in problem.sentence

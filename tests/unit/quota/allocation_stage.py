@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy.policies import Policies
-from holdfast.broker.quota.allocation_manager import HELD_UP, AllocationManager
+from holdfast.broker.quota.allocation_manager import AllocationManager
 from holdfast.broker.quota.coordinator import CONCURRENCY, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import Allowance
@@ -21,6 +21,7 @@ from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from tests.unit.machine.machine_shard import QUEUE, START_MS, Shard, new_task
 
 HOME = 0
+HELD_UP = Outlook(is_open=True, was_short_of_slots=True, was_short_of_rate=True, most_in_use=0)
 
 
 class LostError(Exception):

@@ -86,16 +86,6 @@ class ClockEvidence:
             return None
         return median_range(self._offsets_ms(voters, me), len(voters))
 
-    def median_wall_ms(self, voters: Sequence[str], me: str) -> float | None:
-        """The median of the voters' wall clocks at this moment; None unless a majority agrees on it.
-
-        Of two clocks in the middle the lower one counts: shard time that is late keeps every promise.
-        """
-        found = self.median_range(voters, me)
-        if found is None or not found.agreed:
-            return None
-        return found.low_ms + self._source.monotonic_ms()
-
     def off_by_ms(self, voters: Sequence[str], me: str) -> float | None:
         """This node's wall clock minus the nearest value that the median can have; None without a majority.
 

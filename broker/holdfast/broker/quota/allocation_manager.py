@@ -42,7 +42,6 @@ _log = get_logger(__name__)
 
 NO_ALLOWANCE = Allowance(0, Rate(0, 0))
 NOTHING = Allowance(0, None)  # of a queue whose settings may be others than are known here
-HELD_UP = Outlook(is_open=True, was_short_of_slots=True, was_short_of_rate=True, most_in_use=0)
 
 
 class _Limit:

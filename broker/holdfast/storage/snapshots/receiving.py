@@ -9,6 +9,7 @@ import asyncio
 import errno
 import zlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -105,8 +106,6 @@ class SnapshotReceiver:
         self._worker: asyncio.Task[None] | None = None
         self._transfer: _Transfer | None = None
         self._is_closed = False
-        self.installed_count = 0
-        self.dropped_count = 0
 
     def handle(self, sender: str, message: SnapshotMessage) -> None:
         """Never blocks and never raises: what cannot be taken now is dropped, and will come again."""
@@ -125,10 +124,8 @@ class SnapshotReceiver:
         if self._worker is None:
             self._worker = asyncio.create_task(self._run(), name="snapshot-receiver")
             self._worker.add_done_callback(self._ended)
-        try:
+        with suppress(asyncio.QueueFull):
             self._inbox.put_nowait((sender, message))
-        except asyncio.QueueFull:
-            self.dropped_count += 1
 
     @property
     def origin(self) -> tuple[str, int] | None:
@@ -250,7 +247,6 @@ class SnapshotReceiver:
         if not installed and self._is_needed(begin.index, begin.index_term):
             await self._refuse(transfer.sender, begin, Outcome.FAILED)
             return
-        self.installed_count += installed
         _log.info(
             "snapshot_installed" if installed else "snapshot_not_needed", sender=transfer.sender, snapshot=begin.id,
             index=begin.index,

@@ -190,22 +190,6 @@ def check_transfers(
     return verdict
 
 
-def check_enough_nodes(
-    replication: int, nodes: Iterable[NodeSpec], draining: Set[str], alive: Set[str]
-) -> list[PlanProblem]:
-    """Whether a cluster with this replication factor can be made of the nodes that are there."""
-    usable = sorted(node.name for node in nodes if node.name in alive - draining)
-    if replication <= len(usable):
-        return []
-    return [
-        PlanProblem(
-            NOT_ENOUGH_NODES,
-            f"Expected at least {replication} nodes for {replication} replicas, but {_listed(usable)}: "
-            "start more nodes, or choose a smaller replication factor.",
-        )
-    ]
-
-
 def in_turns(steps: Sequence[Step]) -> list[Step]:
     """In an order in which many can be made side by side, with no node, and no shard, in two of them at a time."""
     ordered: list[Step] = []
