@@ -132,7 +132,7 @@ class DirectSide:
         return (await self._direct.call(ENQUEUE, request, timeout_s=TIMEOUT_S, repeatable=repeatable)).message
 
     async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse:
-        reply = await self._direct.wait(
+        reply = await self._direct.call(
             RESERVE, request, wait_ms=request.wait_ms, timeout_s=TIMEOUT_S, repeatable=True, attempt=attempt
         )
         return reply.message

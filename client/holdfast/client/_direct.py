@@ -118,6 +118,8 @@ class Direct:
         *,
         timeout_s: float,
         repeatable: bool,
+        wait_ms: int = 0,
+        attempt: int = 0,
         is_first: bool = False,
     ) -> Reply[ResponseT]:
         """As `Connection.call`."""
@@ -132,12 +134,14 @@ class Direct:
 
         routes = await self._topology.routes(_queues(request), timeout_s)
         if routes is None:
-            left_s = ends_s - time.monotonic()
             return await self._connection.call(
-                method, request, timeout_s=left_s, repeatable=repeatable, is_first=is_first
-            )
+                method, request, timeout_s=ends_s - time.monotonic(), repeatable=repeatable, wait_ms=wait_ms,
+                attempt=attempt, is_first=is_first,
+            )  # fmt: skip
         call = DirectSplitCall(method, request, send, self._topology)
         with self._topology.refreshing_after_errors():
+            if isinstance(request, pb.ReserveRequest):
+                return cast(Reply[ResponseT], await self._reserves.reserve(request, timeout_s, attempt))
             if isinstance(request, pb.EnqueueRequest):
                 keys = _enqueue_keys(request, routes, next(self._turns))
                 reply = await send_parts(call, self._parts, ENQUEUED, keys)
@@ -147,26 +151,6 @@ class Direct:
             return await send_over_shards(
                 call, self._parts, routes.__getitem__, self._topology.shards, next(self._turns)
             )
-
-    async def wait(
-        self,
-        method: Method[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        wait_ms: int,
-        timeout_s: float,
-        repeatable: bool,
-        attempt: int = 0,
-    ) -> Reply[ResponseT]:
-        """As `Connection.wait`, for a reserve."""
-        assert isinstance(request, pb.ReserveRequest), f"{method.name} has no way to the leaders"
-        routes = await self._topology.routes(request.queues, timeout_s)
-        if routes is None:
-            return await self._connection.wait(
-                method, request, wait_ms=wait_ms, timeout_s=timeout_s, repeatable=repeatable, attempt=attempt
-            )
-        with self._topology.refreshing_after_errors():
-            return cast(Reply[ResponseT], await self._reserves.reserve(request, timeout_s, attempt))
 
     async def poll(
         self,
@@ -194,7 +178,7 @@ def _queues(request: Any) -> Iterable[str]:
     """The queues that a request is about, by name; none if it is about tasks by their ids, or about all shards."""
     if isinstance(request, pb.EnqueueRequest):
         return [spec.queue for spec in specs_of(request)]
-    if isinstance(request, pb.QueueStatsRequest):
+    if isinstance(request, pb.QueueStatsRequest | pb.ReserveRequest):
         return request.queues
     if isinstance(request, _OF_ALL_WITHOUT_A_QUEUE) and not request.queue:
         return ()

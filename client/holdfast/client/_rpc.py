@@ -216,16 +216,22 @@ class Connection:
         *,
         timeout_s: float,
         repeatable: bool,
+        wait_ms: int = 0,
+        attempt: int = 0,
         shard: int | None = None,
         is_first: bool = False,
+        repeats_s: float = float("inf"),
         patience: Patience = ENDLESS,
     ) -> Reply[ResponseT]:
         """Sends the request to the leader and returns the answer, or raises one of the errors of this library.
 
-        `is_first`: a router is to be told that what is in it was never sent before."""
+        `wait_ms`: how long the server may wait, as the request says. A repeated one says what is left of that, and the
+        call ends `timeout_s` after the wait. `attempt`: the number of the first one, if the server is to be told when
+        it is not the first. `is_first`: a router is to be told that what is in it was never sent before. `repeats_s`:
+        no attempt but the first begins later than that."""
         return await self._send_until_answered(
-            method, OneCall(request, timeout_s), repeatable=repeatable, shard=shard, is_first=is_first,
-            patience=patience,
+            method, OneCall(request, timeout_s, wait_ms=wait_ms, repeats_s=repeats_s), repeatable=repeatable,
+            shard=shard, attempt=attempt, is_first=is_first, patience=patience,
         )  # fmt: skip
 
     async def ask_any(
@@ -233,26 +239,6 @@ class Connection:
     ) -> ResponseT:
         """The same for what every server of the list can answer."""
         return (await self.call(method, request, timeout_s=timeout_s, repeatable=repeatable, shard=_ANYBODY)).message
-
-    async def wait(
-        self,
-        method: Method[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        wait_ms: int,
-        timeout_s: float,
-        repeatable: bool,
-        attempt: int = 0,
-        shard: int | None = None,
-        repeats_s: float = float("inf"),
-    ) -> Reply[ResponseT]:
-        """The same for a call that lets the server wait: for `wait_ms`, as the request says, and when it is repeated,
-        for what is left of that. Ends `timeout_s` after the wait.
-
-        `attempt`: the number of the first one, if the server is to be told when it is not the first. `repeats_s`: none
-        but the first begins later than that."""
-        attempts = OneCall(request, timeout_s, wait_ms=wait_ms, repeats_s=repeats_s)
-        return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard, attempt=attempt)
 
     async def poll(
         self,

@@ -326,7 +326,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             held_only=held_only,
             held_at=held_at,
         )
-        reply = await self._calls.wait(
+        reply = await self._calls.call(
             RESERVE,
             request,
             wait_ms=request.wait_ms,
