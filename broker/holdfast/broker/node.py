@@ -404,6 +404,9 @@ class Node:
                 failure = replica.shard.failed() or self._host.damage
                 if failure is not None:
                     raise failure
+            failure = self._cluster.failed() if self._cluster is not None else None
+            if failure is not None:
+                raise failure
             self._watch_leaders(leaderless)
             self._watch_writes()
             self._show()

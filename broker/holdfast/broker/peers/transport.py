@@ -28,7 +28,7 @@ from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerContexts, PeerTls
 from holdfast.broker.peers.words import WORD, EmptyQuery, Expectation, Hello, objection
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service
 from holdfast.serving import reloading
 from holdfast.serving.logs import get_logger
 from holdfast.serving.reloading import Reloaded
@@ -96,11 +96,10 @@ class Peers:
         self.warnings = Warnings(_log)
         self._acceptor: Acceptor | None = None
         self._is_running = False
+        self._background = Service()
         self.certificates: Reloaded[PeerContexts] | None = None
-        self._reloading: asyncio.Task[None] | None = None
         self._diallers: dict[str, Dialler] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._retired: set[asyncio.Task[None]] = set()  # of diallers that are on their way out
         self._incoming: dict[str, Incoming] = {}  # by name: one of each node
         self._outgoing: dict[str, Outgoing] = {}  # by identity, one of each name
         self._closing: list[Connection] = []  # ended, but their sockets may be open still
@@ -114,24 +113,26 @@ class Peers:
     async def start(self, host: str, port: int) -> int:
         """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
         self.certificates = await asyncio.to_thread(self._tls.reloaded) if self._tls else None
-        acceptor = Acceptor(self)
+        acceptor = Acceptor(self, self._background)
         port = await acceptor.start(host, port)
         self._acceptor = acceptor
         self._is_running = True
         if self.certificates is not None:
-            self._reloading = asyncio.create_task(_keep_current(self.certificates), name="peers certificates")
+            self._background.spawn(_keep_current(self.certificates), "peers certificates")
         for name in self._addresses:
             self._begin_to_dial(name)
         return port
+
+    def failed(self) -> BaseException | None:
+        """The error that ended a part of it, if one did: a bug that must stop the node."""
+        return self._background.failed()
 
     async def stop(self) -> None:
         """Ends all connections. What was sent just before still leaves if the peers read it quickly."""
         self._is_running = False
         for name in list(self._diallers):
             self._cease_to_dial(name)
-        await asyncio.gather(*self._retired, return_exceptions=True)
-        if self._reloading is not None:
-            await end_tasks([self._reloading])
+        await self._background.stop()
         if self._acceptor is not None:
             await self._acceptor.stop()
             self._acceptor = None
@@ -197,15 +198,13 @@ class Peers:
     def _begin_to_dial(self, name: str) -> None:
         dialler = Dialler(name, self._addresses[name], self)
         self._diallers[name] = dialler
-        self._tasks[name] = asyncio.create_task(dialler.run(), name=f"peers dial {name}")
+        self._tasks[name] = self._background.spawn(dialler.run(), f"peers dial {name}")
 
     def _cease_to_dial(self, name: str) -> None:
         task = self._tasks.pop(name, None)
         self._diallers.pop(name, None)
         if task is not None:
             task.cancel()
-            self._retired.add(task)
-            task.add_done_callback(self._retired.discard)
 
     # --- what the node uses -----------------------------------------------------------------------------------
 
