@@ -23,6 +23,7 @@ from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import machine as state_machine
 from holdfast.machine.effects import Effects
+from holdfast.machine.entries import Entry
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
@@ -89,6 +90,24 @@ class Watch:
                 f"{who} serves shard {shard} in term {term}, which {self.leaders[shard, term]} has served"
             )
         self.leaders[shard, term] = who
+
+
+@dataclass
+class _WatchedDisk:
+    """As the rounds have it: those that find no room are counted."""
+
+    guard: DiskGuard
+    watch: Watch
+
+    def check(self, entry: Entry) -> None:
+        self.guard.check(entry)
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        return self.guard.has_room_for(size_bytes)
+
+    def found_full(self) -> RefusedError:
+        self.watch.dropped_rounds += 1
+        return self.guard.found_full()
 
 
 class WatchedShard(Shard):
@@ -262,7 +281,7 @@ class Node(Callee):
         self.log = NodeLog.open(machine.disk, segment_bytes=plan.segment_bytes, random_bytes=machine.rng.randbytes)
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
         self.commit_loop = PausableRounds(
-            self.log, _METRICS, run_blocking=self._sync, on_disk_full=self._found_full,
+            self.log, _METRICS, run_blocking=self._sync, disk=_WatchedDisk(self.guard, self.watch),
             wire=NodeWire(self.network, self.me), monotonic=loop.time,
         )  # fmt: skip
         self.commit_loop.going = self.going
@@ -385,10 +404,6 @@ class Node(Callee):
         for part in parts:
             part.cancel()
         await asyncio.gather(*doomed, *(part.stop() for part in parts), return_exceptions=True)
-
-    def _found_full(self) -> RefusedError:
-        self.watch.dropped_rounds += 1
-        return self.guard.found_full()
 
     async def _watch(self) -> None:
         while True:

@@ -293,7 +293,7 @@ class Node(Callee):
             self.log,
             _METRICS,
             run_blocking=lambda function: self._run_blocking(function, machine.plan.sync_seconds),
-            on_disk_full=self.guard.found_full,
+            disk=self.guard,
             monotonic=loop.time,
         )
         self.replica = lone_replica(

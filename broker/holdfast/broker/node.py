@@ -143,7 +143,7 @@ class Node:
         evidence = ClockEvidence(source)
         self._wire = self._make_wire(source, evidence)
         self._commit_loop = CommitLoop(
-            self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full,
+            self._node_log, metrics, run_blocking=self._log_syncs.run, disk=self._guard,
             on_first_sync=self._data_dir.note_log_begun, wire=self._wire,
         )  # fmt: skip
         context = NodeContext(config, metrics, self._guard, self._cluster_view, self._other_shards(), self._webhooks)

@@ -55,14 +55,7 @@ class Stage:
 
     def manager(self) -> ScheduleManager:
         reader = self.shard.machine.reader
-        return ScheduleManager(
-            reader,
-            CONFIG,
-            self.metrics,
-            Policies(reader, CONFIG),
-            now_ms=lambda: self.shard.now_ms,
-            submit=self._submit,
-        )
+        return ScheduleManager(reader, CONFIG, self.metrics, Policies(reader, CONFIG), self, self)
 
     def lead(self) -> ScheduleManager:
         manager = self.manager()
@@ -70,7 +63,10 @@ class Stage:
         self.keepers.append(manager)
         return manager
 
-    async def _submit(self, entry: Entry) -> list[Outcome]:
+    def now_ms(self) -> int:
+        return self.shard.now_ms
+
+    async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
         assert isinstance(entry, FireSchedule)
         self.proposed.append(entry)
         if self.limiter is not None:

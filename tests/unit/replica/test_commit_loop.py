@@ -69,9 +69,7 @@ class Broker:
         self.disk, self.kv, self.thread = disk, kv, Held()
         self.log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
         self.guard = DiskGuard(disk.free_bytes, 0)
-        self.commit_loop = CommitLoop(
-            self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full
-        )
+        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=self.thread.run, disk=self.guard)
         self.replica = lone_replica(
             self.log, kv, self.commit_loop, self.guard, StillTime(), BrokerConfig(), Metrics(),
             monotonic=time.monotonic, draw=lambda: 0.5,

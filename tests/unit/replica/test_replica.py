@@ -87,9 +87,7 @@ class Scene:
         self.other = OtherNode()
         self.unknown_senders: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
-        self.commit_loop = CommitLoop(
-            self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
-        )
+        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=_at_once, disk=self.guard, wire=self.other)
         self.other.commit_loop = self.commit_loop
         kv = self.kv = MemoryKV()
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")

@@ -93,7 +93,7 @@ def rounds_of(clock: Clock) -> CommitLoop:
     async def run_blocking(_work: Any) -> None:
         """Nothing is written."""
 
-    return CommitLoop(log, Metrics(), run_blocking=run_blocking, on_disk_full=guard.found_full, monotonic=clock)
+    return CommitLoop(log, Metrics(), run_blocking=run_blocking, disk=guard, monotonic=clock)
 
 
 def stage_of(count: int, *, chores: int = 0) -> tuple[CommitLoop, Clock, list[BusyReplica], list[Replica]]:

@@ -52,7 +52,7 @@ class Follower:
         self.is_full = False
         self.frames = 0
         guard = DiskGuard(self.disk.free_bytes, 0)
-        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
+        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=self._sync, disk=guard)
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, self.kv, SHARD)
 

@@ -60,12 +60,9 @@ class Leadership:
             watched_tasks_max=config.watched_tasks_max,
             calls_max=config.waiters_max,
         )
-        chores = proposer.submit_housekeeping
-        self.housekeeping = Timers(machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores)
-        self.marks = WatermarkManager(machine, clock.now_ms, chores, passed=self.reserver.pass_over)
-        self.schedules = ScheduleManager(
-            machine.reader, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores
-        )
+        self.housekeeping = Timers(machine, config, metrics, self.policies, clock, proposer)
+        self.marks = WatermarkManager(machine, clock, proposer, passed=self.reserver.pass_over)
+        self.schedules = ScheduleManager(machine.reader, config, metrics, self.policies, clock, proposer)
         self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, notifier=context.notifier)
         self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.poll)
         self.claim_ages = ClaimAges(

@@ -5,10 +5,10 @@ the one before stopped; a tick that both of them proposed counts once, because t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.roles import Housekeeping, Time
 from holdfast.broker.leader.schedule_specs import CATCH_UPS, TickTasks, timetable_of
 from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
@@ -18,7 +18,6 @@ from holdfast.common.service import Service
 from holdfast.cron.ticks import CATCH_UP_TICKS_MAX, catch_up
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Entry
 from holdfast.machine.kv import Rows
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import FireSchedule
@@ -51,7 +50,7 @@ class _Plan(NamedTuple):
 
 
 class ScheduleManager(Service):
-    """The schedules of a shard. `submit` writes an entry behind client traffic."""
+    """The schedules of a shard."""
 
     def __init__(
         self,
@@ -59,21 +58,20 @@ class ScheduleManager(Service):
         config: BrokerConfig,
         metrics: Metrics,
         policies: Policies,
-        *,
-        now_ms: Callable[[], int],
-        submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        time: Time,
+        log: Housekeeping,
     ) -> None:
         self._rows = rows
         self._metrics = metrics
         self._policies = policies
-        self._now_ms = now_ms
-        self._submit = submit
+        self._now_ms = time.now_ms
+        self._submit = log.submit_housekeeping
         self._task_specs = TaskSpecs(config)
         self._entry_ticks_max = config.sweep_batch_tasks
         # Ticks from here on were not missed, however long the many that are due at the same time take.
         self._here_since_ms = 0
         self._unusable: dict[tuple[bytes, bytes], int] = {}  # the version that is put aside until there is another one
-        self._sweep = Sweep(rows, keys.SCHEDULE_DUE, now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
+        self._sweep = Sweep(rows, keys.SCHEDULE_DUE, time.now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
         super().__init__(self._sweep.run)
 
     def start(self) -> None:

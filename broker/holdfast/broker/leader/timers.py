@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.expiring import Expiries, ttl_error
+from holdfast.broker.leader.roles import Housekeeping, Time
 from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
@@ -27,7 +28,7 @@ Due = list[tuple[int, bytes]]  # when, what
 
 
 class Timers(Service):
-    """The sweeps of a shard. `submit` writes an entry behind client traffic."""
+    """The sweeps of a shard."""
 
     def __init__(
         self,
@@ -35,24 +36,23 @@ class Timers(Service):
         config: BrokerConfig,
         metrics: Metrics,
         policies: Policies,
-        *,
-        now_ms: Callable[[], int],
-        submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        time: Time,
+        log: Housekeeping,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._reader = machine.reader
         self._expiring = Expiries(machine.reader, policies, draw)
         self._metrics = metrics
         self._policies = policies
-        self._now_ms = now_ms
-        self._submit = submit
+        self._now_ms = time.now_ms
+        self._submit = log.submit_housekeeping
         self._tasks_max = config.sweep_batch_tasks  # in one entry, however many a row stands for
 
         def sweep(family: int, handle: Callable[[Due], Awaitable[bool]]) -> Sweep:
             purging = family in (keys.RETENTION, keys.KEY_EXPIRY)
             not_before_ms = (lambda: purge_allowed_ms(machine.meta.stepped_ms)) if purging else (lambda: 0)
             rows = config.sweep_batch_tasks
-            return Sweep(machine.reader, family, now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
+            return Sweep(machine.reader, family, time.now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
 
         self._expiries = sweep(keys.CLAIM_EXPIRY, self._expire)
         self._dues = sweep(keys.DUE, self._promote)

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.broker.leader.roles import Disk
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.round_budget import RoundBudget
@@ -24,7 +25,6 @@ from holdfast.raft.codec import FrameError
 from holdfast.raft.messages import ImpossibleMessageError
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import RefusedError
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import Flush, NodeLog
 
@@ -107,7 +107,7 @@ class CommitLoop:
         metrics: Metrics,
         *,
         run_blocking: RunBlocking,
-        on_disk_full: Callable[[], RefusedError],
+        disk: Disk,
         on_first_sync: Callable[[], None] = lambda: None,
         wire: Wire | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -115,7 +115,7 @@ class CommitLoop:
         self._log = log
         self._metrics = metrics
         self._run_blocking = run_blocking  # runs a blocking function off the event loop
-        self._on_disk_full = on_disk_full
+        self._disk = disk
         self.wire: Wire = wire or NoWire()
         self._monotonic = monotonic
         self._replicas: dict[int, Replica] = {}
@@ -314,7 +314,7 @@ class CommitLoop:
             await syncing
         except DiskFullError:
             flush.abort()
-            refused = self._on_disk_full()
+            refused = self._disk.found_full()
             # All of them: who was elected at the end of the last round has staged something since.
             for replica in self._replicas.values():
                 replica.dropped(refused)
