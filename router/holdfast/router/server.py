@@ -129,8 +129,7 @@ class Router:
             connections_max=connections_allowed(config.connections_max, allow_many_files(), with_states=False),
         )
         self._rpc = RouterServer(
-            self._gateway.handle, self.metrics, limits, batch_bytes_max=config.batch_bytes_max,
-            readiness=self.readiness, check=self._gateway.check,
+            self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness
         )  # fmt: skip
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)

@@ -38,6 +38,9 @@ class Callee:
     async def enqueue(self, _request: pb.EnqueueRequest) -> pb.EnqueueResponse:
         return pb.EnqueueResponse()
 
+    def check(self, _method: object) -> None:
+        """It may come."""
+
     async def handle(self, *_call: object) -> bytes:
         return b""
 
@@ -48,7 +51,7 @@ def broker() -> RpcServer:
 
 
 def router() -> RouterServer:
-    return RouterServer(Callee().handle, RouterMetrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
+    return RouterServer(Callee(), RouterMetrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 @pytest.fixture(params=[broker, router])
@@ -107,12 +110,11 @@ class Owner:
     def serve(self, **limits: int) -> RouterServer:
         bounds = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 1000} | limits
         return RouterServer(
-            self.handle,
+            self,
             RouterMetrics(),
             ServerLimits(**bounds),
             batch_bytes_max=4 * MIB,
             readiness=self.readiness,
-            check=self.check,
         )  # fmt: skip
 
 
