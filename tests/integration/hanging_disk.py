@@ -1,7 +1,8 @@
 """A server on a disk that ceases to answer: `python -m tests.integration.hanging_disk DIRECTORY WHAT …`, with the
 arguments of `holdfast` behind. From when DIRECTORY/broken is there on, WHAT hangs for ever: `sync`, that of the log; or
 `flush`, that of the state, and then the next sync of the log fails. Bounds that are long in earnest are short. With
-`stall` a sync of the log hangs until that file is gone."""
+`stall` a sync of the log hangs until that file is gone; with `stall-in-line` too, and until then the disk counts as
+fast."""
 
 import errno
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from holdfast.broker.replica import sync_mode
 from holdfast.cli.main import main
 from holdfast.storage import disk_watch
 from holdfast.storage.rocksdb import RocksState
@@ -27,7 +29,7 @@ def _break(directory: Path, what: str) -> None:
     def broken_sync(disk: RealDisk, handle: int) -> None:
         if what == "sync" and broken.exists():
             _hang()
-        while what == "stall" and broken.exists():
+        while what.startswith("stall") and broken.exists():
             time.sleep(0.05)
         if hangs.is_set():
             with disk._must_not_fail("fdatasync", "the log"):
@@ -42,7 +44,10 @@ def _break(directory: Path, what: str) -> None:
 
     setattr(RealDisk, "fdatasync", broken_sync)  # noqa: B010 - as mypy sees it, a method is for ever
     setattr(RocksState, "_flush", broken_flush)  # noqa: B010
-    if what != "stall":
+    if what == "stall-in-line":
+        sync_mode.TRIAL_MIN = 1
+        sync_mode.QUICK_SECONDS = sync_mode.AVERAGE_SECONDS_MAX = sync_mode.SLOW_SECONDS = 1.0
+    if not what.startswith("stall"):
         disk_watch.SYNC_SECONDS_MAX = disk_watch.END_SECONDS_MAX = 1.0
 
 

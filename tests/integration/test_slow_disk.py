@@ -83,6 +83,17 @@ async def test_nothing_is_acknowledged_before_it_is_synced(
     assert (await client.queue_stats(f"{queue}.plug")).ready == 1
 
 
+async def test_a_slow_disk_is_not_waited_for_in_line(
+    disk: Faults, server: ServerProcess, client: AsyncClient, queue: str
+) -> None:
+    disk.slow_disk(0.01)
+    in_line, syncs = server.metric("holdfast_fsyncs_in_line_total"), server.metric("holdfast_fsync_seconds_count")
+    for _ in range(20):
+        await client.enqueue(NewTask(queue, "t"))
+    assert server.metric("holdfast_fsync_seconds_count") >= syncs + 20
+    assert server.metric("holdfast_fsyncs_in_line_total") <= in_line + 1, "the first, if the disk was fast until now"
+
+
 async def test_a_caller_that_leaves_while_its_claim_is_written_gives_it_back(
     disk: Faults, server: ServerProcess, client: AsyncClient, queue: str
 ) -> None:

@@ -40,6 +40,7 @@ from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.group_plan import Plan
+from tests.simulation.syncs import beside
 from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, Callee, SimulatedTime, VolatileKV
 
 SHARDS = (0, 1)
@@ -281,7 +282,7 @@ class Node(Callee):
         self.log = NodeLog.open(machine.disk, segment_bytes=plan.segment_bytes, random_bytes=machine.rng.randbytes)
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
         self.commit_loop = PausableRounds(
-            self.log, _METRICS, run_blocking=self._sync, disk=_WatchedDisk(self.guard, self.watch),
+            self.log, _METRICS, begin_sync=beside(self._sync), disk=_WatchedDisk(self.guard, self.watch),
             wire=NodeWire(self.network, self.me), monotonic=loop.time,
         )  # fmt: skip
         self.commit_loop.going = self.going

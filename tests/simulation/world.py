@@ -32,6 +32,7 @@ from holdfast.wal.errors import DiskFailedError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.lone_replica import lone_replica
+from tests.simulation.syncs import beside
 
 START_SECONDS = 5.0  # how long a start may take before it is given up
 START_WALL_MS = 1_800_000_000_000
@@ -292,7 +293,7 @@ class Node(Callee):
         self.commit_loop = CommitLoop(
             self.log,
             _METRICS,
-            run_blocking=lambda function: self._run_blocking(function, machine.plan.sync_seconds),
+            begin_sync=beside(lambda function: self._run_blocking(function, machine.plan.sync_seconds)),
             disk=self.guard,
             monotonic=loop.time,
         )

@@ -99,6 +99,7 @@ class Metrics:
 
         # The write path
         self.fsync_seconds = histogram("fsync_seconds", "Duration of one log sync", _DISK_SECONDS)
+        self.fsyncs_in_line = counter("fsyncs_in_line", "Log syncs that the node waited for in line: a fast disk's")
         self.apply_seconds = histogram("apply_seconds", "Time to apply the entries of one round", _DISK_SECONDS)
         self.round_seconds = histogram("round_seconds", "Duration of one round of the log", _ROUND_SECONDS)
         self.round_entries = histogram("round_entries", "Log entries sharing one round", _ENTRIES)
@@ -125,8 +126,7 @@ class Metrics:
         self.free_bytes = gauge("free_bytes", "Free space of the data directory's file system")
         self.clock_offset_seconds = gauge("clock_offset_seconds", "Wall clock minus shard time")
         self.writes_refused = gauge("writes_refused", "1 while writes are refused for lack of disk space")
-        self._queues = _QueueCollector()
-        self._latencies = _LatencyCollector()
+        self._queues, self._latencies = _QueueCollector(), _LatencyCollector()
         self._registry.register(self._queues)
         self._registry.register(self._latencies)
         ProcessCollector(registry=self._registry)  # process_*: memory, CPU, descriptors

@@ -135,15 +135,15 @@ class Node:
         config, metrics = self._config, self.metrics
         self._webhooks = Webhooks(metrics.webhooks_failed.inc)
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
-        self._log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
-        self._log_syncs = WatchedThread(self._log_thread)
+        self._log_syncs = WatchedThread("holdfast-log")
+        self._stack.callback(self._log_syncs.close)
         self._stalls = Stalls()
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
         source = SystemTime()
         evidence = ClockEvidence(source)
         self._wire = self._make_wire(source, evidence)
         self._commit_loop = CommitLoop(
-            self._node_log, metrics, run_blocking=self._log_syncs.run, disk=self._guard,
+            self._node_log, metrics, begin_sync=self._log_syncs.begin, disk=self._guard,
             on_first_sync=self._data_dir.note_log_begun, wire=self._wire,
         )  # fmt: skip
         context = NodeContext(config, metrics, self._guard, self._cluster_view, self._other_shards(), self._webhooks)
@@ -346,7 +346,7 @@ class Node:
         try:
             if done and not self._guard.critical:
                 await self._checkpointer.flush_all()
-            self._log_thread.shutdown()
+            self._log_syncs.close()
             self._node_log.close(clean=bool(done))
         except LogError as error:
             return error
@@ -372,8 +372,8 @@ class Node:
                 if self._cluster is not None:
                     await self._cluster.stop()
             await self._background.stop()
-            if hasattr(self, "_log_thread"):
-                self._log_thread.shutdown()  # a sync may be under way still
+            if hasattr(self, "_log_syncs"):
+                self._log_syncs.close()  # a sync may be under way still
             if hasattr(self, "_node_log"):
                 self._node_log.close(clean=False)
         finally:

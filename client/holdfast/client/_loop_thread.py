@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.client import _forks
 from holdfast.client.errors import ClientClosed
+from holdfast.common.loop import new_event_loop
 from holdfast.common.service import end_tasks
 
 # Neither the end of the program nor a fork waits longer than this for a thread.
@@ -130,7 +131,7 @@ class _Life(Generic[ClientT]):
     """A loop, its thread and its client. Apart from `LoopThread`, which its own thread must not keep alive."""
 
     def __init__(self, name: str, client: ClientT) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._client = client
         self._running: set[Future[Any]] = set()
         self._stopping = False

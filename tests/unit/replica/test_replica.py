@@ -40,6 +40,7 @@ from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import LoneHost
+from tests.simulation.syncs import beside
 from tests.unit.machine.machine_shard import START_MS, new_task
 from tests.unit.replica.small_shard import StillTime, settle
 
@@ -87,7 +88,9 @@ class Scene:
         self.other = OtherNode()
         self.unknown_senders: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
-        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=_at_once, disk=self.guard, wire=self.other)
+        self.commit_loop = CommitLoop(
+            self.log, Metrics(), begin_sync=beside(_at_once), disk=self.guard, wire=self.other
+        )
         self.other.commit_loop = self.commit_loop
         kv = self.kv = MemoryKV()
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
@@ -182,7 +185,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.commit_loop, "_run_blocking", without_room)
+    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(without_room))
     assert scene.replica.raft.propose(b"", Kind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
@@ -360,7 +363,7 @@ async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pyt
             raise DiskFullError("there is no room")
         work()
 
-    monkeypatch.setattr(scene.commit_loop, "_run_blocking", sometimes_without_room)
+    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(sometimes_without_room))
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
     await scene.commit_loop.forget(scene.replica)
     assert tries == [False, False, False]
@@ -373,7 +376,7 @@ async def test_a_stop_does_not_wait_for_room_to_forget(scene: Scene, monkeypatch
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.commit_loop, "_run_blocking", without_room)
+    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(without_room))
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
     leaving = asyncio.ensure_future(scene.commit_loop.forget(scene.replica))
     await settle()

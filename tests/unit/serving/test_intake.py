@@ -1,12 +1,15 @@
 """Bodies of calls are let in a few at a time, and only while there is room for their bytes."""
 
 import asyncio
+import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 import pytest
 
+from holdfast.common.loop import new_event_loop
 from holdfast.serving import intake as module
 from holdfast.serving.intake import Intake
 from holdfast.serving.refusals import RefusedError
@@ -177,6 +180,33 @@ async def test_a_body_that_has_come_is_not_taken_for_missing(two_at_a_time: Inta
         asyncio.get_running_loop().call_soon(body.arrive)
     time.sleep(3 * MOMENT_S)  # noqa: ASYNC251 - that is what it is about
     assert await asyncio.gather(*calls) == [b"body"] * 4
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_body_that_is_in_the_socket_is_not_taken_for_missing(
+    two_at_a_time: Intake, make_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Each loop has an order of its own of timers, network and what is ready."""
+
+    async def stand_still() -> None:
+        loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
+        bodies = [Body() for _ in range(4)]
+
+        def arrive() -> None:
+            loop.remove_reader(ours)
+            for body in bodies:
+                body.arrive()
+
+        with ours, theirs:
+            loop.add_reader(ours, arrive)
+            calls = [begin_other(two_at_a_time, body) for body in bodies]
+            await turn()
+            theirs.send(b"bodies")
+            time.sleep(3 * MOMENT_S)  # noqa: ASYNC251 - that is what it is about
+            assert await asyncio.gather(*calls) == [b"body"] * 4
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(stand_still())
 
 
 async def test_connections_take_turns(two_at_a_time: Intake) -> None:

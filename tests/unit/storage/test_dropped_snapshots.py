@@ -20,6 +20,7 @@ from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import LoneHost
+from tests.simulation.syncs import beside
 from tests.simulation.world import VolatileKV
 from tests.unit.machine.machine_shard import START_MS, new_task
 from tests.unit.replica.small_shard import StillTime
@@ -52,7 +53,7 @@ class Follower:
         self.is_full = False
         self.frames = 0
         guard = DiskGuard(self.disk.free_bytes, 0)
-        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=self._sync, disk=guard)
+        self.commit_loop = CommitLoop(self.log, Metrics(), begin_sync=beside(self._sync), disk=guard)
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, self.kv, SHARD)
 
