@@ -252,7 +252,7 @@ class BrokerConfig(ClusterSettings):
     @property
     def proves_peers(self) -> bool:
         """Whether other nodes have to prove who they are."""
-        return any(each is not None for each in (self.peer_authority, self.cluster_secret, self.cluster_secret_file))
+        return any(file is not None for file in (self.peer_authority, self.cluster_secret, self.cluster_secret_file))
 
     def _etcd_contradictions(self) -> list[Contradiction]:
         found = super().contradictions()

@@ -480,8 +480,8 @@ class Node:
             metrics.peer_bytes_sent.set(counters.bytes_sent)
             metrics.peer_frames_dropped.set(counters.frames_dropped_full + counters.frames_dropped_unconnected)
             certificates = self._cluster.certificates
-            metrics.certificates_reloaded.set(sum(each.reloads for each in certificates))
-            metrics.certificates_unusable.set(any(each.problem for each in certificates))
+            metrics.certificates_reloaded.set(sum(certificate.reloads for certificate in certificates))
+            metrics.certificates_unusable.set(any(certificate.problem for certificate in certificates))
         if isinstance(self._cluster, MappedCluster):
             metrics.map_revision.set(self._cluster.follower.map.revision)
             metrics.map_is_current.set(self._cluster.follower.is_current)

@@ -75,13 +75,13 @@ def encode(message: Message) -> bytes:
 def encode_each(messages: Sequence[tuple[str, Message]]) -> list[tuple[str, bytes]]:
     """To whom, and the bytes. A message that goes to several is encoded once."""
     encoded: dict[int, bytes] = {}
-    each: list[tuple[str, bytes]] = []
+    addressed: list[tuple[str, bytes]] = []
     for to, message in messages:
         data = encoded.get(id(message))
         if data is None:
             data = encoded[id(message)] = encode(message)
-        each.append((to, data))
-    return each
+        addressed.append((to, data))
+    return addressed
 
 
 def _encode_append(message: Append) -> bytes:

@@ -152,8 +152,8 @@ class _Bench:
             self._producing = False
             self._note_progress()
             await self._until_done()
-            for each in consuming:
-                each.cancel()
+            for consumer in consuming:
+                consumer.cancel()
 
     async def _produce(self, starts: Iterator[int]) -> None:
         plan = self._plan

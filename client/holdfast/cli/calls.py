@@ -77,12 +77,12 @@ def queue_stats(address: str, timeout_s: float, queues: Sequence[str]) -> list[Q
 
     async def question(client: AsyncClient) -> list[QueueStats | Rejected]:
         if queues:
-            return [each for batch in batches(queues, _STATS_MAX) for each in await client.queue_stats_many(batch)]
+            return [stats for batch in batches(queues, _STATS_MAX) for stats in await client.queue_stats_many(batch)]
         listed, _ = await all_queues(client)
         if not listed or len(listed) > _STATS_MAX:
             return list(listed)
-        answers = await client.queue_stats_many([each.queue for each in listed])
-        return [each for each in answers if isinstance(each, QueueStats)]
+        answers = await client.queue_stats_many([summary.queue for summary in listed])
+        return [answer for answer in answers if isinstance(answer, QueueStats)]
 
     return ask(address, timeout_s, question)
 
@@ -173,7 +173,7 @@ def queue_names(address: str, beginning: str) -> list[str]:
     """For completion: quick, and silent about everything that goes wrong."""
     try:
         queues, _ = list_queues(address, _COMPLETION_TIMEOUT_S)
-        return [each.queue for each in queues if each.queue.startswith(beginning)]
+        return [summary.queue for summary in queues if summary.queue.startswith(beginning)]
     except HoldfastError:
         return []
 
@@ -202,14 +202,14 @@ def wait_task(address: str, timeout_s: float, task_id: str, limit_s: float | Non
 
 def cancel(address: str, timeout_s: float, task_ids: Sequence[str]) -> list[Cancelled | Rejected]:
     async def question(client: AsyncClient) -> list[Cancelled | Rejected]:
-        return [each for batch in batches(task_ids, BATCH_ITEMS_MAX) for each in await client.cancel_many(batch)]
+        return [outcome for batch in batches(task_ids, BATCH_ITEMS_MAX) for outcome in await client.cancel_many(batch)]
 
     return ask(address, timeout_s, question)
 
 
 def update(address: str, timeout_s: float, updates: Sequence[TaskUpdate]) -> list[Updated | Rejected]:
     async def question(client: AsyncClient) -> list[Updated | Rejected]:
-        return [each for batch in batches(updates, BATCH_ITEMS_MAX) for each in await client.update_tasks(batch)]
+        return [outcome for batch in batches(updates, BATCH_ITEMS_MAX) for outcome in await client.update_tasks(batch)]
 
     return ask(address, timeout_s, question)
 

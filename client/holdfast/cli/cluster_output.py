@@ -197,7 +197,7 @@ def progress_parts(plan: Plan, note: str = "") -> list[Shown]:
     """A plan while it is carried out: what is under way first, then what waits."""
     done = tally(plan)
     numbered = [(at, step) for at, step in enumerate(plan.steps, start=1) if not step.state.is_final]
-    numbered.sort(key=lambda each: (each[1].state in (StepState.WAITING, StepState.UNKNOWN), each[0]))
+    numbered.sort(key=lambda row: (row[1].state in (StepState.WAITING, StepState.UNKNOWN), row[0]))
     rows = [
         (str(at), *_step_cells(step), _STATE_WORDS[step.state], step.detail or "-", _lag(step), _size(step))
         for at, step in numbered[:STEPS_SHOWN_MAX]

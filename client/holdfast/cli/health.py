@@ -89,7 +89,7 @@ def _change(shard: ClusterShard, voters: Sequence[str], learners: Sequence[str])
     parts = [f"{name} learns" for name in learners]
     parts += [f"{name} is to come" for name in shard.replicas if name not in voters and name not in learners]
     parts += [f"{name} is to go" for name in voters if name not in desired]
-    parts += [f"{name_of(each)} has to delete it" for each in shard.leaving]
+    parts += [f"{name_of(replica)} has to delete it" for replica in shard.leaving]
     return ", ".join(parts) if shard.voters else ""
 
 

@@ -131,7 +131,7 @@ class BackupClient(AsyncClient):
             pb.RestoreClusterRequest, backup_id=backup_id, replication=replication, incarnations=list(incarnations)
         )  # fmt: skip
         answer = await self._ask(_RESTORE_CLUSTER, request, None)
-        return [Founder(each.shard, each.node, each.address, each.is_founded) for each in answer.shards]
+        return [Founder(shard.shard, shard.node, shard.address, shard.is_founded) for shard in answer.shards]
 
     async def restore_queues(self, backup_id: str, queues: dict[str, bytes]) -> None:
         names = sorted(queues)

@@ -117,7 +117,7 @@ class ListedLeader(KnownLeader):
         if tuple(listed) == self._listed:
             return
         self._listed = tuple(listed)
-        self._hinted = {each: None for each in self._hinted if each not in self._listed}
+        self._hinted = {address: None for address in self._hinted if address not in self._listed}
         if self._target not in self.candidates():
             self._hinted[self._target] = None
 

@@ -327,7 +327,9 @@ class Connection:
         """Channels to servers that are neither in the list nor among the leaders that were named lately."""
         if len(self._channels) > len(self.addresses):
             leaders = self._leaders.values()
-            await self._channels.keep({*self.addresses, *(each for leader in leaders for each in leader.candidates())})
+            await self._channels.keep(
+                {*self.addresses, *(candidate for leader in leaders for candidate in leader.candidates())}
+            )
 
     def _read(
         self, method: Method[RequestT, ResponseT], answer: bytes, address: str, *, may_have_taken_effect: bool = False

@@ -40,7 +40,7 @@ def place_of(token: str, order: Sequence[int]) -> tuple[int, str]:
     shard = int(number)
     if shard in order:
         return order.index(shard), inner
-    following = [at for at, each in enumerate(order) if at and each > shard]
+    following = [at for at, other in enumerate(order) if at and other > shard]
     return (following[0], "") if following else (len(order), "")
 
 

@@ -73,7 +73,7 @@ class SilentCalls:
         at = {call.address for call in self._calls}
         if self._leader.named not in (None, *at):
             return []
-        return [each for each in self._leader.candidates() if each not in at]
+        return [candidate for candidate in self._leader.candidates() if candidate not in at]
 
     def heard(self, leader: tuple[str, int], now_s: float) -> None:
         """Address and epoch, as somebody else named them."""

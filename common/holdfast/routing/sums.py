@@ -21,7 +21,7 @@ def sum_parts(kind: Any, parts: Iterable[tuple[Sequence[int], Any]], count: int)
 def _sum_outcomes(outcomes: Sequence[Any]) -> Any:
     """A queue need not have been used on each of its shards: one that knows it is enough."""
     counted = [outcome for outcome in outcomes if outcome.HasField("counts")]
-    refused = next((each for each in outcomes if each.rejection.reason not in ("", "QUEUE_NOT_FOUND")), None)
+    refused = next((outcome for outcome in outcomes if outcome.rejection.reason not in ("", "QUEUE_NOT_FOUND")), None)
     if refused is not None or not counted:
         return refused or outcomes[0]
     for outcome in counted[1:]:
@@ -58,16 +58,16 @@ def add_worker(into: Any, more: Any) -> None:
 
 def _add_latencies(into: Any, more: Any) -> None:
     """Histograms, by the type of task."""
-    known = {each.type: each for each in into}
-    for each in more:
-        found = known.get(each.type)
+    known = {total.type: total for total in into}
+    for latency in more:
+        found = known.get(latency.type)
         if found is None:
-            into.add().CopyFrom(each)
+            into.add().CopyFrom(latency)
             continue
-        _add_each(found.ready_to_claim, each.ready_to_claim)
-        _add_each(found.claim_to_ack, each.claim_to_ack)
-        found.ready_to_claim_ms_total += each.ready_to_claim_ms_total
-        found.claim_to_ack_ms_total += each.claim_to_ack_ms_total
+        _add_each(found.ready_to_claim, latency.ready_to_claim)
+        _add_each(found.claim_to_ack, latency.claim_to_ack)
+        found.ready_to_claim_ms_total += latency.ready_to_claim_ms_total
+        found.claim_to_ack_ms_total += latency.claim_to_ack_ms_total
 
 
 def _add_each(into: Any, more: Any) -> None:

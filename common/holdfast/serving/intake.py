@@ -179,7 +179,7 @@ class _Lane:
         self._watch = None
         now_s = asyncio.get_running_loop().time()
         wanted = len(self._waiting) + len(self._waiting_silent)
-        late = [each for each in self._quick if each.since_s <= now_s - self._moment_s and not each.is_ended]
+        late = [call for call in self._quick if call.since_s <= now_s - self._moment_s and not call.is_ended]
         for reading in late[:wanted]:
             if self._find_slow_place(reading, now_s):
                 del self._quick[reading]
@@ -225,7 +225,7 @@ class _Turns:
         if self._count >= self._waiting_max:
             if len(calls) * len(self._calls) >= self._count:
                 raise self.refusal()
-            self._refuse_newest(max(self._calls, key=lambda each: len(self._calls[each])))
+            self._refuse_newest(max(self._calls, key=lambda other: len(self._calls[other])))
         turn = asyncio.get_running_loop().create_future()
         self._calls.setdefault(connection, calls)[turn] = None
         self._count += 1

@@ -250,7 +250,7 @@ def _allowed(settings: type[ServerSettings], name: str) -> str:
 def _details(field: Any) -> list[Any]:
     """What is said of a field beside its type; of one that may be absent some of it is said inside the type."""
     inside = [item for choice in get_args(field.annotation) for item in getattr(choice, "__metadata__", ())]
-    return [*field.metadata, *(each for item in inside for each in getattr(item, "metadata", [item]))]
+    return [*field.metadata, *(constraint for item in inside for constraint in getattr(item, "metadata", [item]))]
 
 
 def _words(field: Any) -> str:

@@ -217,7 +217,7 @@ class TaskService:
         return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks, suspects=suspects)
 
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
-        ranged = sum(max(1, each.count) for each in request.ranges)
+        ranged = sum(max(1, claim_range.count) for claim_range in request.ranges)
         self._validator.batch(len(request.items) + ranged, "ranges" if ranged else "items")
         self._validator.all_follow_ups(request.items)
         now_ms = self._shard.now_ms()
@@ -249,7 +249,7 @@ class TaskService:
                 follow_up = outcome.place if isinstance(outcome, Rejection) else 0
                 self._answering.reject(answer, outcome, refused.get(at), f"items[{at}].follow_ups[{follow_up}]")
         self._metrics.tasks_acked.inc(succeeded(outcomes))
-        self._fill_ranges(response, [each.count for each in request.ranges], of_ranges, refused_ranges)
+        self._fill_ranges(response, [claim_range.count for claim_range in request.ranges], of_ranges, refused_ranges)
         return response
 
     def _range_parts(self, ranges: list[AckRange], now_ms: int) -> list[_Part]:
@@ -258,7 +258,9 @@ class TaskService:
         tasks = self._heard_of(ranges)
         if self._shard.policies is not None:
             # One that reaches into another queue is kept as long as the one of them that keeps longer says.
-            last = self._shard.executions([later_task_id(each.task_id, each.tasks - 1) for each in ranges])
+            last = self._shard.executions(
+                [later_task_id(claim_range.task_id, claim_range.tasks - 1) for claim_range in ranges]
+            )
             tasks = [max(pair, key=self._keeps_ms) for pair in zip(tasks, last, strict=True)]
         return self._parts(ranges, tasks, lambda keep_ms, _dead_ms, chosen: AckRanges(now_ms, keep_ms, chosen))
 
@@ -420,10 +422,10 @@ class TaskService:
         return entries
 
     def _count_received(self, accepted: Sequence[Accepted]) -> None:
-        duplicates = sum(each.duplicate for each in accepted)
+        duplicates = sum(outcome.duplicate for outcome in accepted)
         self._metrics.tasks_enqueued.inc(len(accepted) - duplicates)
         self._metrics.duplicates.inc(duplicates)
-        self._metrics.tasks_dead.inc(sum(not each.duplicate and each.state == DEAD for each in accepted))
+        self._metrics.tasks_dead.inc(sum(not outcome.duplicate and outcome.state == DEAD for outcome in accepted))
 
     async def allocate(self, request: calls_pb.AllocateRequest) -> calls_pb.AllocateResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""

@@ -99,7 +99,7 @@ def _worker_name(name: str) -> bytes:
 
 def _one_of(state: queues_pb.WorkerState, field: str, states: Sequence[queues_pb.WorkerState]) -> queues_pb.WorkerState:
     if state not in states:
-        names = ", ".join(queues_pb.WorkerState.Name(each) for each in states)
+        names = ", ".join(queues_pb.WorkerState.Name(state) for state in states)
         raise RefusedError(INVALID_FIELD, f"Expected {{field}} to be one of {names}, but got {state}.", field)
     return state
 

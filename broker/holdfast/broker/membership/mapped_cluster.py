@@ -288,7 +288,11 @@ class MappedCluster(PeerCluster):
     @property
     def certificates(self) -> list[Reloaded[Any]]:
         """Of the peers and of etcd, if there are any."""
-        return [each for each in (self._peers.certificates, self._etcd.certificates) if each is not None]
+        return [
+            certificate
+            for certificate in (self._peers.certificates, self._etcd.certificates)
+            if certificate is not None
+        ]
 
 
 def mapped_wire(config: BrokerConfig, node_id: str, source: TimeSource, evidence: ClockEvidence) -> PeerWire:

@@ -268,7 +268,10 @@ class ShardReconciler:
         """Whether the log knows of a later configuration, with this replica: then the record is an old one, as of an
         etcd that was restored from a backup, and the leader will tell the new one."""
         known = (configuration for _, configuration in replica.journal.configurations)
-        return any(each.version > record.members.version and self._me in each.members for each in known)
+        return any(
+            configuration.version > record.members.version and self._me in configuration.members
+            for configuration in known
+        )
 
     async def _found(self, number: int) -> None:
         """The first founder begins the shard. Its disk knows if it has done so before, whatever the map says."""

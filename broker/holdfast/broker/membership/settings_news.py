@@ -49,7 +49,7 @@ class SettingsNews:
         """All others at once: one that does not answer holds up nobody."""
         heard = await asyncio.gather(*(self._ask(node) for node in self._others()))
         at = self._cluster_view.map
-        for queue, version in ((queue, version) for each in heard for queue, version in each.items()):
+        for queue, version in ((queue, version) for versions in heard for queue, version in versions.items()):
             for number in {at.route(queue).home, *visible(at.route(queue))}:
                 self._led.settings_reported(number, queue.encode(), version)
 
@@ -62,7 +62,7 @@ class SettingsNews:
                 message = request.SerializeToString()
                 data = await self._calls.ask(node, SETTINGS_NEWS, 0, message, ANSWER_SECONDS)
                 page = pb.SettingsNewsResponse.FromString(data).queues
-                found.update((each.queue, each.version) for each in page)
+                found.update((entry.queue, entry.version) for entry in page)
                 more = len(page) >= NEWS_QUEUES
                 after = page[-1].version if page else after
         except Exception as error:  # noqa: BLE001 - however it failed, it is asked again: it must not end the node

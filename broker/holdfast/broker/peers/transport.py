@@ -185,7 +185,7 @@ class Peers:
 
     def _follow_address(self, name: str) -> None:
         self._cease_to_dial(name)
-        for connection in [each for each in self._outgoing.values() if each.dialled == name]:
+        for connection in [outgoing for outgoing in self._outgoing.values() if outgoing.dialled == name]:
             connection.close()
         if name in self._addresses:
             self._begin_to_dial(name)
@@ -225,29 +225,29 @@ class Peers:
 
     def connected(self) -> dict[str, PeerInfo]:
         """The nodes that hear this one, by name."""
-        return {each.dialled: PeerInfo(each.identity, each.empty) for each in self._outgoing.values()}
+        return {outgoing.dialled: PeerInfo(outgoing.identity, outgoing.empty) for outgoing in self._outgoing.values()}
 
     def identity_named(self, name: str) -> str | None:
         """Of the node of this name, if it hears this one."""
-        return next((each.identity for each in self._outgoing.values() if each.dialled == name), None)
+        return next((outgoing.identity for outgoing in self._outgoing.values() if outgoing.dialled == name), None)
 
     async def all_empty(self, timeout_s: float = 1.0) -> bool:
         """Whether every other node is connected and says now, not in some earlier hello, that it is empty."""
         self._questions = (self._questions + 1) % _NUMBERS
         number = self._questions
         asked = list(self._outgoing.values())
-        if {each.dialled for each in asked} != self._addresses.keys():
+        if {outgoing.dialled for outgoing in asked} != self._addresses.keys():
             return False
         for connection in asked:
             connection.say(EmptyQuery(number))
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(each.empty_number == number or each.has_ended for each in asked):
+                while not all(outgoing.empty_number == number or outgoing.has_ended for outgoing in asked):
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
             return False
-        return all(each.empty and not each.has_ended for each in asked)
+        return all(outgoing.empty and not outgoing.has_ended for outgoing in asked)
 
     def waiting_bytes(self, identity: str) -> int:
         """What was taken for this peer and has not left yet; 0 when it is not connected."""
@@ -339,9 +339,11 @@ class Peers:
         """Connections with a node of the same name and another disk."""
         known = (*self._incoming.values(), *self._outgoing.values())
         return [
-            each
-            for each in known
-            if each.hello is not None and each.hello.name == hello.name and each.hello.node_id != hello.node_id
+            connection
+            for connection in known
+            if connection.hello is not None
+            and connection.hello.name == hello.name
+            and connection.hello.node_id != hello.node_id
         ]
 
     def _two_of_one_name(self, connection: Connection, hello: Hello) -> Reason | None:
@@ -350,7 +352,10 @@ class Peers:
         A node that lost its disk and came back is alone: its old connections ended with the old process, or are
         silent, with the machine that is gone.
         """
-        there = next((each for each in self._other_identities(hello) if each.was_heard_lately()), None)
+        there = next(
+            (other_identity for other_identity in self._other_identities(hello) if other_identity.was_heard_lately()),
+            None,
+        )
         if there is None:
             return None
         connection.finding = (
@@ -368,7 +373,7 @@ class Peers:
         hello = connection.hello
         if hello is None:
             return  # its acceptor or dialler cares for it
-        self._closing = [each for each in self._closing if not each.lost.is_set()]
+        self._closing = [closing for closing in self._closing if not closing.lost.is_set()]
         self._closing.append(connection)
         if isinstance(connection, Outgoing):
             if self._outgoing.get(connection.identity) is connection:

@@ -75,8 +75,8 @@ class Limits:
     @property
     def limits_tenants(self) -> bool:
         """Whether some tenant has a cap or a rate."""
-        each = EffectiveTenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate)
-        return any(one.concurrency_max or one.rate is not None for one in (each, *self.tenants.values()))
+        default = EffectiveTenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate)
+        return any(one.concurrency_max or one.rate is not None for one in (default, *self.tenants.values()))
 
     @property
     def has_any(self) -> bool:
@@ -217,9 +217,9 @@ def _parse_retry(own: _Reader, plain: RetryDelays, delay_ms_max: int) -> RetryDe
 def _parse_limits(own: _Reader, message: PolicyMessage) -> Limits:
     tenant_concurrency_max, tenant_rate = own.cap("tenant_concurrency_max"), own.rate("tenant_rate")
     tenants: dict[bytes, EffectiveTenantPolicy] = {}
-    for each in message.tenants:
-        its = _Reader(each)
-        tenants[each.tenant.encode()] = EffectiveTenantPolicy(
+    for tenant in message.tenants:
+        its = _Reader(tenant)
+        tenants[tenant.tenant.encode()] = EffectiveTenantPolicy(
             its.whole("weight", 1, 1, WEIGHT_MAX),
             its.cap("concurrency_max", tenant_concurrency_max),
             its.rate("rate", tenant_rate),

@@ -292,7 +292,7 @@ class CommitLoop:
         """The frame was whole, so it is a fault of the sender's program, and must not end this one. Nothing else that
         it said counts either: it goes with the connection."""
         _log.warning("message_refused", sender=sender, shard=number, error=error)
-        self._inbox = deque(each for each in self._inbox if each[0] != sender)
+        self._inbox = deque(received for received in self._inbox if received[0] != sender)
         self._inbox_bytes = sum(len(message[2]) for _, message in self._inbox)
         self.wire.drop(sender, error)
 

@@ -320,11 +320,11 @@ class RoundRobin(Turns[Tenant]):
         """The sub-queue, and those without a line whose turns come soon after it, as far as there is room."""
         subqueues = [subqueue]
         following = (next(iter(tenant.keys.due.values()), None) for tenant in self.due.values())
-        for each in islice(following, LINES_AT_ONCE):
-            if each is not None and each is not subqueue:
-                if each.line is not None or not self.shared_state.lines.has_room_for(len(subqueues)):
+        for later in islice(following, LINES_AT_ONCE):
+            if later is not None and later is not subqueue:
+                if later.line is not None or not self.shared_state.lines.has_room_for(len(subqueues)):
                     break
-                subqueues.append(each)
+                subqueues.append(later)
         return subqueues
 
     def _open(self, subqueues: list[Subqueue]) -> None:

@@ -82,7 +82,9 @@ def _ack_range(draft: Draft, item: AckRange, entry: AckRanges) -> AckedRange:
         token = later_token(item.token, at)
         if found is None:
             outcomes = _ack_singles(draft, later_task_id(item.task_id, at), token, count, entry)
-            refused += [(at + place, each) for place, each in enumerate(outcomes) if isinstance(each, Rejection)]
+            refused += [
+                (at + place, outcome) for place, outcome in enumerate(outcomes) if isinstance(outcome, Rejection)
+            ]
         elif (refusal := _ack_part(draft, found, count, token, entry.keep_ms)) is not None:
             refused += [(place, refusal) for place in range(at, at + count)]
     return AckedRange(tuple(refused))
@@ -163,7 +165,7 @@ def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:
 def _acked_before(draft: Draft, item: AckItem, task: Execution | None) -> Outcome:
     answer = _first_answer(draft, item.task_id, item.token, ANSWER_ACK)
     if answer is not None:
-        return Acked(tuple(Accepted(*each) for each in answer.follow_ups))
+        return Acked(tuple(Accepted(*follow_up) for follow_up in answer.follow_ups))
     is_known = task is not None and task.state == SUCCEEDED and task.token == item.token
     if is_known and task is not None and not task.flags & HAD_FOLLOW_UPS:
         return Acked(())

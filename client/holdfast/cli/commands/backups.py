@@ -96,8 +96,8 @@ def backup_ls(target: _Target, key: _Key = None, as_json: Json = False) -> int:
     """
     store = backups.open_store(target, key)
     found = backups.listed(store)
-    good = [each for each in found if isinstance(each, Manifest)]
-    bad = [each for each in found if isinstance(each, BackupError)]
+    good = [backup for backup in found if isinstance(backup, Manifest)]
+    bad = [backup for backup in found if isinstance(backup, BackupError)]
     if as_json:
         records.print_json({"target": store.target.name, "backups": [_summary(manifest) for manifest in good]})
     elif not good:

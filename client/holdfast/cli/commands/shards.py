@@ -185,7 +185,7 @@ def shard_hash(
         records.print_json(records.hashes_json(hashes))
     elif hashes:
         output.print_hashes(hashes)
-    problems += [problem for each in hashes for problem in _problems(each)]
+    problems += [problem for of_shard in hashes for problem in _problems(of_shard)]
     return print_problems(problems, as_json=as_json)
 
 

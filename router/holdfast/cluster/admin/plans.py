@@ -152,7 +152,7 @@ class PlanAdmin:
             raise plan_not_found(plan_id)
         plan, revision = found
         try:
-            await self._follower.wait_until(lambda each: each.revision >= revision, MAP_WAIT_S)
+            await self._follower.wait_until(lambda known: known.revision >= revision, MAP_WAIT_S)
         except TimeoutError:
             raise etcd_unavailable("the map of this server is behind") from None
         return plan

@@ -464,11 +464,13 @@ class EtcdClient:
             self._current = (self._current + 1) % len(self._endpoints)
 
     def _no_answer(self, timeout_s: float) -> EtcdError:
-        problems = [(each.address, each.problem) for each in self._endpoints if each.problem is not None]
+        problems = [
+            (endpoint.address, endpoint.problem) for endpoint in self._endpoints if endpoint.problem is not None
+        ]
         list_of_problems = "; ".join(f"{address} {problem.why}" for address, problem in problems)
         if problems and all(problem.kind is Kind.MISFIT for _, problem in problems):
             return EtcdRefusedError(f"etcd cannot be talked to: {list_of_problems}.")
-        addresses = ", ".join(each.address for each in self._endpoints)
+        addresses = ", ".join(endpoint.address for endpoint in self._endpoints)
         return EtcdUnavailableError(f"etcd did not answer within {timeout_s:.3g} s: {list_of_problems or addresses}.")
 
     def _check_open(self) -> None:

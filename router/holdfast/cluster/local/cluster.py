@@ -323,7 +323,7 @@ class _Start:
     def _with_free_ports(self, member: Member) -> Member:
         """Somebody may have taken a port since it was chosen. Of a new server another one takes its place, but not of
         the one at which clients look for the router."""
-        taken = {port for each in self.state.members.values() for port in each.ports.values()}
+        taken = {port for member in self.state.members.values() for port in member.ports.values()}
         is_new = not local_servers.data_path(self._directory, member.name).exists()
         ports = dict(member.ports)
         for purpose, port in member.ports.items():

@@ -71,11 +71,11 @@ def load(directory: Path) -> State | None:
 
 def _parsed(values: Mapping[str, Any]) -> State:
     members = {}
-    for each in values["members"]:
-        identity = each["identity"]
+    for member in values["members"]:
+        identity = member["identity"]
         who = None if identity is None else Identity(int(identity["pid"]), str(identity["started"]))
-        ports = {str(purpose): int(port) for purpose, port in each["ports"].items()}
-        members[str(each["name"])] = Member(str(each["name"]), ports, who)
+        ports = {str(purpose): int(port) for purpose, port in member["ports"].items()}
+        members[str(member["name"])] = Member(str(member["name"]), ports, who)
     return State(
         cluster_name=str(values["cluster_name"]),
         shards=int(values["shards"]),

@@ -138,7 +138,7 @@ class PartitionMap:
         return (
             self.mod_revisions == other.mod_revisions
             and self.problems.keys() == other.problems.keys()
-            and all(getattr(self, each) == getattr(other, each) for each in (*_SECTIONS.values(), *_SINGLES))
+            and all(getattr(self, section) == getattr(other, section) for section in (*_SECTIONS.values(), *_SINGLES))
         )
 
     # How it is made
