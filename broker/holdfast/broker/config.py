@@ -281,7 +281,7 @@ def _shared_addresses(nodes: Sequence[ClusterNode]) -> list[str]:
     for node in nodes:
         users.setdefault(node.address, []).append(f"address of {node.name}")
         users.setdefault(node.peer_address, []).append(f"peer_address of {node.name}")
-    return [f"must not have {at} twice: {' and '.join(uses)}" for at, uses in users.items() if len(uses) > 1]
+    return [f"must not have {address} twice: {' and '.join(uses)}" for address, uses in users.items() if len(uses) > 1]
 
 
 def load_config(

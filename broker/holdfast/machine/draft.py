@@ -130,11 +130,11 @@ class Draft:
         """Executions for reading only, and only until something else is applied."""
         tasks = self._tasks
         found = [tasks.get(task_id) for task_id in task_ids]
-        unknown = [at for at, task in enumerate(found) if task is None]
+        unknown = [index for index, task in enumerate(found) if task is None]
         if unknown:
-            rows = self._kv.get_many([keys.execution(task_ids[at]) for at in unknown])
-            for at, row in zip(unknown, rows, strict=True):
-                found[at] = self.runs.execution(task_ids[at]) if row is None else Execution.decode(row)
+            rows = self._kv.get_many([keys.execution(task_ids[index]) for index in unknown])
+            for position, row in zip(unknown, rows, strict=True):
+                found[position] = self.runs.execution(task_ids[position]) if row is None else Execution.decode(row)
         return found
 
     def save(self, task_id: bytes, task: Execution) -> None:

@@ -593,6 +593,6 @@ def decode(data: bytes) -> Entry:
         entry = _KINDS[kind].read(now_ms, reader)
     except struct.error as error:
         raise DecodeError(f"the entry is too short: {error}") from error
-    if reader.at != len(data):
-        raise DecodeError(f"the entry is {reader.at} bytes long, but {len(data)} were given")
+    if reader.offset != len(data):
+        raise DecodeError(f"the entry is {reader.offset} bytes long, but {len(data)} were given")
     return entry

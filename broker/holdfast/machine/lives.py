@@ -47,7 +47,7 @@ def _give_claims_back(kv: OrderedKV, machine: Machine) -> None:
     start, stop = keys.family_start(keys.CLAIM_EXPIRY), keys.family_start(keys.CLAIM_EXPIRY + 1)
     while rows := kv.scan(start, stop, ENTRY_ITEMS_MAX):
         ranges = machine.reader.ranges_at([key[_EXPIRY_BYTES:] for key, _row in rows])
-        task_ids = [later_task_id(first, at) for first, count in ranges for at in range(count)][:ENTRY_ITEMS_MAX]
+        task_ids = [later_task_id(first, index) for first, count in ranges for index in range(count)][:ENTRY_ITEMS_MAX]
         claimed = zip(task_ids, machine.executions(task_ids), strict=True)
         items = [ClaimRef(task_id, task.token) for task_id, task in claimed if task is not None]
         meta = machine.meta

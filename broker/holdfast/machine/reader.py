@@ -123,9 +123,9 @@ class Reader:
         """Of unfinished tasks; None for one that finished meanwhile."""
         found = self.get_many([keys.envelope(task_id) for task_id in task_ids])
         in_runs = RunLooks(self)
-        for at, row in enumerate(found):
+        for index, row in enumerate(found):
             if row is None:
-                found[at] = in_runs.envelope(task_ids[at])
+                found[index] = in_runs.envelope(task_ids[index])
         return found
 
     def envelope_reader(self) -> EnvelopeOf:

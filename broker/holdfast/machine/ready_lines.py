@@ -52,9 +52,9 @@ def read_ages(state: Rows, ready_in: ReadyIn, queue: bytes, sequence: int, pages
 
 def read_oldest(state: Rows, ready_in: ReadyIn, queue: bytes, sequence: int) -> Aged | None:
     """The first of them."""
-    at: int | None = sequence
-    while at is not None:
-        found, at = read_ages(state, ready_in, queue, at, 1)
+    next_sequence: int | None = sequence
+    while next_sequence is not None:
+        found, next_sequence = read_ages(state, ready_in, queue, next_sequence, 1)
         if found:
             return found[0]
     return None

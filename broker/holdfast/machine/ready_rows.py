@@ -73,9 +73,9 @@ class Subqueue:
         if first.startswith(wanted):  # as a rule
             self._first = first[_PLACE.size :]
             return True
-        for at in range(_PLACE.size, len(first), _PLACE.size):
-            if first.startswith(wanted, at):
-                self._first = first[:at] + first[at + _PLACE.size :]
+        for index in range(_PLACE.size, len(first), _PLACE.size):
+            if first.startswith(wanted, index):
+                self._first = first[:index] + first[index + _PLACE.size :]
                 return True
         return False
 

@@ -52,7 +52,7 @@ class HardState:
     is_gone: bool = False  # there is no replica any more, only this record
 
     def encode(self) -> bytes:
-        configurations = [[at, known.version, known.voters, known.learners] for at, known in self.configurations]
+        configurations = [[index, known.version, known.voters, known.learners] for index, known in self.configurations]
         fields = {
             "group": self.group, "state": self.state_name, "term": self.term, "vote": self.voted_for,
             "base": [self.base_index, self.base_term], "configurations": configurations,
@@ -69,8 +69,8 @@ class HardState:
             fields = json.loads(data)
             base_index, base_term = fields["base"]
             configurations = tuple(
-                (at, Configuration(version, tuple(voters), tuple(learners)))
-                for at, version, voters, learners in fields["configurations"]
+                (index, Configuration(version, tuple(voters), tuple(learners)))
+                for index, version, voters, learners in fields["configurations"]
             )
             former_term, former_index = fields.get("former", NOTHING)
             return cls(
@@ -308,9 +308,9 @@ class NodeJournal:
     def _drop_terms(self) -> None:
         """Forgets the terms up to the base; the one that the base is in the middle of begins after it now."""
         first = self._hard.base_index + 1
-        at = bisect_right(self._term_starts, first) - 1
-        if at >= 0:
-            del self._term_starts[:at], self._terms[:at]
+        position = bisect_right(self._term_starts, first) - 1
+        if position >= 0:
+            del self._term_starts[:position], self._terms[:position]
             self._term_starts[0] = first
         if first > self._last_index:
             self._term_starts, self._terms = [], []

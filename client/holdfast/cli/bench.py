@@ -272,8 +272,8 @@ class _Samples:
         self._count += 1
         if len(self._values) < _SAMPLES_MAX:
             self._values.append(value)
-        elif (at := random.randrange(self._count)) < _SAMPLES_MAX:
-            self._values[at] = value
+        elif (index := random.randrange(self._count)) < _SAMPLES_MAX:
+            self._values[index] = value
 
     def quantile(self, share: float) -> float:
         if not self._values:

@@ -283,8 +283,10 @@ def nobody(reports: Sequence[NodeReport]) -> HoldfastError:
     errors = [(report.address, report.error) for report in reports if report.error is not None]
     if len(errors) == 1:
         return errors[0][1]
-    causes = [f"{at}: {error.cause if isinstance(error, ConnectionFailed) else error}" for at, error in errors]
-    return ConnectionFailed(", ".join(at for at, _ in errors), "; ".join(causes))
+    causes = [
+        f"{address}: {error.cause if isinstance(error, ConnectionFailed) else error}" for address, error in errors
+    ]
+    return ConnectionFailed(", ".join(address for address, _ in errors), "; ".join(causes))
 
 
 def shards_of(reports: Sequence[NodeReport]) -> list[int]:
@@ -336,7 +338,7 @@ def is_cluster(address: str) -> bool:
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[at : at + size] for at in range(0, len(items), size))
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def ask(address: str, timeout_s: float, question: Callable[[AsyncClient], Awaitable[T]], *, retry: bool = False) -> T:

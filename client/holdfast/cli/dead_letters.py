@@ -112,8 +112,8 @@ def act_on_found(
     async def act(client: AsyncClient) -> None:
         try:
             size = calls.BATCH_ITEMS_MAX * _ID_BYTES
-            for at in range(0, len(packed), size):
-                batch = _unpack(packed[at : at + size])
+            for start in range(0, len(packed), size):
+                batch = _unpack(packed[start : start + size])
                 await _act_on_batch(client, action, batch, report)
                 advance(len(batch))
         except HoldfastError as error:
@@ -157,5 +157,5 @@ async def _ids(
 
 
 def _unpack(packed: bytes | bytearray) -> list[str]:
-    parts = (packed[at : at + _ID_BYTES] for at in range(0, len(packed), _ID_BYTES))
+    parts = (packed[start : start + _ID_BYTES] for start in range(0, len(packed), _ID_BYTES))
     return [str(uuid.UUID(bytes=bytes(part))) for part in parts]

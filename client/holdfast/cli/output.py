@@ -364,8 +364,8 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool 
     if sum(widths) + _COLUMN_GAP * (len(widths) - 1) > console.width:
         return Group(*(_wrapped_row(names, row, console.width) for row in shown))
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for at, name in enumerate(names):
-        grid.add_column(name, justify="right" if numbers and at >= left else "left", no_wrap=True)
+    for index, name in enumerate(names):
+        grid.add_column(name, justify="right" if numbers and index >= left else "left", no_wrap=True)
     for row in shown:
         grid.add_row(*row)
     return grid

@@ -29,9 +29,9 @@ def screen(seen: TopView, by: str, limit: int) -> list[Shown]:
 
 def _head(seen: TopView) -> list[Shown]:
     totals = seen.totals
-    at = shown_instant(seen.at_ms).rpartition(".")[0]
+    clock = shown_instant(seen.at_ms).rpartition(".")[0]
     counts = ", ".join(f"{totals[name]:,.0f} {name}" for name in ("ready", "claimed", "delayed", "retrying", "dead"))
-    lines: list[Shown] = [output.text(f"Holdfast, {at} UTC: {_count(len(seen.queues), 'queue')}: {counts}", "bold")]
+    lines: list[Shown] = [output.text(f"Holdfast, {clock} UTC: {_count(len(seen.queues), 'queue')}: {counts}", "bold")]
     rates = (
         f"per second: {shown_rate(totals['enqueued_per_second'])} enqueued, "
         f"{shown_rate(totals['succeeded_per_second'])} succeeded, {shown_rate(totals['failed_per_second'])} failed"

@@ -135,9 +135,9 @@ class BackupClient(AsyncClient):
 
     async def restore_queues(self, backup_id: str, queues: dict[str, bytes]) -> None:
         names = sorted(queues)
-        for at in range(0, len(names), QUEUES_PAGE):
+        for start in range(0, len(names), QUEUES_PAGE):
             request = pb.RestoreQueuesRequest(backup_id=backup_id)
-            for name in names[at : at + QUEUES_PAGE]:
+            for name in names[start : start + QUEUES_PAGE]:
                 request.queues.add(queue=name, record=queues[name])
             await self._ask(_RESTORE_QUEUES, request, None)
 

@@ -135,8 +135,8 @@ def put_policy(message: pb.QueuePolicy, policy: QueuePolicy, where: str) -> None
         name = "non_retryable"
         message.non_retryable.extend(several(policy.non_retryable))
         name = "tenants"
-        for at, tenant in enumerate(policy.tenants):
-            name = f"tenants[{at}]"
+        for index, tenant in enumerate(policy.tenants):
+            name = f"tenants[{index}]"
             _put_given(message.tenants.add(tenant=tenant.tenant), tenant, _TENANT, f"{where}.{name}")
     except InvalidArgument:
         raise

@@ -88,7 +88,7 @@ def split_request(request: Any, parts: Mapping[int, Part]) -> dict[int, Any]:
         own.CopyFrom(of_all)
         for field, positions in part.items():
             items = getattr(request, field)
-            getattr(own, field).extend([items[at] for at in positions])
+            getattr(own, field).extend([items[index] for index in positions])
     return requests
 
 

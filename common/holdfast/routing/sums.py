@@ -13,8 +13,8 @@ def sum_parts(kind: Any, parts: Iterable[tuple[Sequence[int], Any]], count: int)
     `join_parts`. If a shard cannot say, neither can we."""
     reported: list[list[Any]] = [[] for _ in range(count)]
     for positions, answer in parts:
-        for at, outcome in zip(positions, outcomes_of(kind, answer, positions), strict=True):
-            reported[at].append(outcome)
+        for index, outcome in zip(positions, outcomes_of(kind, answer, positions), strict=True):
+            reported[index].append(outcome)
     return kind(outcomes=[_sum_outcomes(outcomes) for outcomes in reported])
 
 
@@ -73,6 +73,6 @@ def _add_latencies(into: Any, more: Any) -> None:
 def _add_each(into: Any, more: Any) -> None:
     """Of histograms with the same bounds; one that ends earlier has nothing in what follows."""
     both = min(len(into), len(more))
-    for at in range(both):
-        into[at] += more[at]
+    for index in range(both):
+        into[index] += more[index]
     into.extend(more[both:])

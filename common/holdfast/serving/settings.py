@@ -115,8 +115,8 @@ class ServerSettings(BaseSettings):
         ports = [name for name in fields if getattr(self, name)]
         return [
             (name, "must differ from", other)
-            for at, name in enumerate(ports)
-            for other in ports[:at]
+            for index, name in enumerate(ports)
+            for other in ports[:index]
             if self.is_equal(name, other)
         ]
 
@@ -225,8 +225,8 @@ def _problem_lines(settings: type[ServerSettings], error: ErrorDetails, origins:
 
 def _row_problem(name: str, table: Table, error: ErrorDetails, origin: str) -> str:
     """A key of one row of a list; people count from one."""
-    _, at, key = error["loc"]
-    where = f"{name}: {key} of {table.noun} {int(at) + 1} in the list"
+    _, row, key = error["loc"]
+    where = f"{name}: {key} of {table.noun} {int(row) + 1} in the list"
     fields = table.row.model_fields
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(key), fields, n=1)

@@ -386,7 +386,7 @@ def _part_of(request: pb.ReserveRequest, queues: Sequence[int]) -> pb.ReserveReq
 
 def _keep(items: Any, positions: Sequence[int]) -> None:
     if len(positions) < len(items):
-        kept = [items[at] for at in positions]
+        kept = [items[index] for index in positions]
         del items[:]
         items.extend(kept)
 

@@ -32,8 +32,8 @@ def read_claims(reader: Reader, claims: Sequence[Claimed]) -> list[Told]:
 def single_claims(claim: Claimed) -> list[Claimed]:
     """One for each task of a slice."""
     return [
-        claim._replace(task_id=later_task_id(claim.task_id, at), token=later_token(claim.token, at), tasks=1)
-        for at in range(claim.tasks)
+        claim._replace(task_id=later_task_id(claim.task_id, index), token=later_token(claim.token, index), tasks=1)
+        for index in range(claim.tasks)
     ]
 
 

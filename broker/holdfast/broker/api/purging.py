@@ -69,7 +69,7 @@ class Purging:
             first_id, _, count = split_ready_row(row)
             if len(found) + count > ENTRY_ITEMS_MAX:
                 return found, last
-            found += [later_task_id(first_id, at) for at in range(count)] if count > 1 else [first_id]
+            found += [later_task_id(first_id, index) for index in range(count)] if count > 1 else [first_id]
             last = key[len(prefix) :]
         return found, last if len(rows) == ENTRY_ITEMS_MAX else b""
 

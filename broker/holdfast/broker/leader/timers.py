@@ -98,9 +98,9 @@ class Timers(Service):
 
     async def _expire(self, due: Due) -> bool:
         ranges = self._reader.ranges_at([task_id for _, task_id in due])
-        task_ids = [later_task_id(first_id, at) for first_id, tasks in ranges for at in range(tasks)]
-        for at in range(0, len(task_ids), self._tasks_max):
-            if not await self._expire_tasks(task_ids[at : at + self._tasks_max]):
+        task_ids = [later_task_id(first_id, index) for first_id, tasks in ranges for index in range(tasks)]
+        for start in range(0, len(task_ids), self._tasks_max):
+            if not await self._expire_tasks(task_ids[start : start + self._tasks_max]):
                 return False
         return True
 

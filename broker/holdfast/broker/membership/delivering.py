@@ -71,8 +71,8 @@ class Deliveries:
 
     def _nodes(self, destination: int) -> Iterator[str]:
         """Who led last, who is said to lead, and then whoever has the shard."""
-        at = self._cluster_view.map
-        hint, record = at.shard_leader(destination), at.shards.get(destination)
+        cluster_map = self._cluster_view.map
+        hint, record = cluster_map.shard_leader(destination), cluster_map.shards.get(destination)
         found = [self._answered.get(destination), hint.node if hint is not None else None]
         found += [name_of(voter) for voter in record.voters] if record is not None else []
         yield from dict.fromkeys(name for name in found if name)

@@ -225,7 +225,9 @@ class MappedCluster(PeerCluster):
     async def _end_if_removed(self) -> None:
         """A node that was removed from the cluster, and has nothing that it could be needed for, is of no more use."""
         name = self._config.node_name
-        await self.follower.wait_until(lambda at: at.is_removed(name, self._node_id) and not self._host.replicas)
+        await self.follower.wait_until(
+            lambda cluster_map: cluster_map.is_removed(name, self._node_id) and not self._host.replicas
+        )
         raise RemovedNodeError(
             f"The node {name} was removed from the cluster, and has nothing left to do; start it with an empty data "
             "directory to add it anew."

@@ -48,14 +48,14 @@ class SettingsNews:
     async def ask(self) -> None:
         """All others at once: one that does not answer holds up nobody."""
         heard = await asyncio.gather(*(self._ask(node) for node in self._others()))
-        at = self._cluster_view.map
+        cluster_map = self._cluster_view.map
         for queue, version in ((queue, version) for versions in heard for queue, version in versions.items()):
-            for number in {at.route(queue).home, *visible(at.route(queue))}:
+            for number in {cluster_map.route(queue).home, *visible(cluster_map.route(queue))}:
                 self._led.settings_reported(number, queue.encode(), version)
 
     async def _ask(self, node: str) -> Mapping[str, int]:
-        at, found = self._cluster_view.map, dict[str, int]()
-        after, more = at.revision, True
+        cluster_map, found = self._cluster_view.map, dict[str, int]()
+        after, more = cluster_map.revision, True
         try:
             while more and len(found) < QUEUES_MAX:
                 request = pb.SettingsNewsRequest(cluster_id=self._cluster_view.cluster_id, after_version=after)

@@ -136,7 +136,7 @@ class SnapshotTransfers:
         return take_checkpoint(state, directory)
 
     def _configuration_at(self, index: int) -> Configuration:
-        known = [configuration for at, configuration in self._replica.journal.configurations if at <= index]
+        known = [configuration for at_index, configuration in self._replica.journal.configurations if at_index <= index]
         return known[-1] if known else NO_CONFIGURATION
 
     # --- receiving --------------------------------------------------------------------------------------------

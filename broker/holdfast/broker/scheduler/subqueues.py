@@ -143,8 +143,8 @@ class Keys(Turns[Subqueue]):
             self._meet([b""])
         if names is not None:
             if resume is not None:
-                at = bisect_right(names, resume)
-                names = names[at:] + names[:at]
+                start = bisect_right(names, resume)
+                names = names[start:] + names[:start]
             self._meet(names)
         self._changed()
 

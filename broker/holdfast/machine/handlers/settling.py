@@ -78,15 +78,15 @@ def apply_ack_ranges(draft: Draft, entry: AckRanges) -> list[Outcome]:
 
 def _ack_range(draft: Draft, item: AckRange, entry: AckRanges) -> AckedRange:
     refused: list[tuple[int, Rejection]] = []
-    for at, count, found in slices(draft, item.task_id, item.tasks):
-        token = later_token(item.token, at)
+    for index, count, found in slices(draft, item.task_id, item.tasks):
+        token = later_token(item.token, index)
         if found is None:
-            outcomes = _ack_singles(draft, later_task_id(item.task_id, at), token, count, entry)
+            outcomes = _ack_singles(draft, later_task_id(item.task_id, index), token, count, entry)
             refused += [
-                (at + place, outcome) for place, outcome in enumerate(outcomes) if isinstance(outcome, Rejection)
+                (index + place, outcome) for place, outcome in enumerate(outcomes) if isinstance(outcome, Rejection)
             ]
         elif (refusal := _ack_part(draft, found, count, token, entry.keep_ms)) is not None:
-            refused += [(place, refusal) for place in range(at, at + count)]
+            refused += [(place, refusal) for place in range(index, index + count)]
     return AckedRange(tuple(refused))
 
 
@@ -143,11 +143,11 @@ def _ack_single(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -
 
 def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -> Rejection | None:
     """Why an ack cannot be accepted because of what it brings, if it cannot: all of it is looked at before."""
-    at = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
-    if at is not None:
+    conflict = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
+    if conflict is not None:
         for remote in item.remote_follow_ups:  # by place, and those before it shift it
-            at += remote.place <= at
-        return request_id_conflict(at)
+            conflict += remote.place <= conflict
+        return request_id_conflict(conflict)
     if isinstance(entry, AckAway) and item.remote_follow_ups:
         return refuse_remote(draft, item.remote_follow_ups, entry.waiting_max)
     return None

@@ -87,8 +87,8 @@ class ClusterMaker:
         compares = [held, Unchanged(self._keys.cluster, 0)]
         await self._delete_rest(compares)
         puts = [Put(self._keys.shard(number), record.encode()) for number, record in records.items()]
-        for at in range(0, len(puts), _CHANGES_MAX):
-            await self._commit(compares, puts[at : at + _CHANGES_MAX])
+        for start in range(0, len(puts), _CHANGES_MAX):
+            await self._commit(compares, puts[start : start + _CHANGES_MAX])
         await self._commit(compares, [Put(self._keys.cluster, cluster.encode())], cluster)
         return cluster
 
@@ -114,8 +114,8 @@ class ClusterMaker:
         """What an interrupted one has left; it may have wanted more shards."""
         snapshot = await self._etcd.read(self._keys.shards)
         deletes = [Delete(row.key) for row in snapshot.rows]
-        for at in range(0, len(deletes), _CHANGES_MAX):
-            await self._commit(compares, deletes[at : at + _CHANGES_MAX])
+        for start in range(0, len(deletes), _CHANGES_MAX):
+            await self._commit(compares, deletes[start : start + _CHANGES_MAX])
 
     async def _commit(
         self, compares: Sequence[Unchanged], changes: Sequence[Put | Delete], cluster: ClusterRecord | None = None

@@ -213,10 +213,10 @@ def _without_cleared(tenants: Sequence[TenantRecord], cleared: Collection[str]) 
 
 def _with_tenants(tenants: dict[str, TenantRecord], given: Sequence[TenantRecord]) -> tuple[TenantRecord, ...]:
     """By name. Each has what is given of it, and for the rest what it had."""
-    for at, tenant in enumerate(given):
+    for index, tenant in enumerate(given):
         merged = replace(tenants.get(tenant.tenant, tenant), **tenant.given())  # type: ignore[arg-type]  # its own fields
         if merged.rate_burst is not None and merged.rate_per_second is None:
-            raise _burst_alone(f"policy.tenants[{at}].rate_burst", "rate_per_second")
+            raise _burst_alone(f"policy.tenants[{index}].rate_burst", "rate_per_second")
         tenants[tenant.tenant] = merged
     if len(tenants) > TENANTS_MAX:
         raise _too_many("policy.tenants", len(tenants), TENANTS_MAX)
@@ -338,7 +338,7 @@ def _error_types(value: object, field: str) -> tuple[str, ...]:
     names: Sequence[str] = value  # type: ignore[assignment]  # a list on the wire
     if len(names) > NON_RETRYABLE_MAX:
         raise _too_many(field, len(names), NON_RETRYABLE_MAX)
-    return tuple(dict.fromkeys(_name(name, f"{field}[{at}]") for at, name in enumerate(names)))
+    return tuple(dict.fromkeys(_name(name, f"{field}[{index}]") for index, name in enumerate(names)))
 
 
 def _tenants(value: object, field: str) -> tuple[TenantRecord, ...]:
@@ -346,12 +346,12 @@ def _tenants(value: object, field: str) -> tuple[TenantRecord, ...]:
     if len(tenants) > TENANTS_MAX:
         raise _too_many(field, len(tenants), TENANTS_MAX)
     found: dict[str, TenantRecord] = {}
-    for at, tenant in enumerate(tenants):
-        checked = _tenant(tenant, f"{field}[{at}]")
+    for index, tenant in enumerate(tenants):
+        checked = _tenant(tenant, f"{field}[{index}]")
         if checked.tenant in found:
             raise RefusedError(
                 INVALID_FIELD, "Expected {field} to differ from the others, but it is there twice.",
-                f"{field}[{at}].tenant",
+                f"{field}[{index}].tenant",
             )  # fmt: skip
         found[checked.tenant] = checked
     return tuple(found.values())
