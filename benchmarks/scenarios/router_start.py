@@ -13,7 +13,7 @@ from harness.server import ServerProcess
 from holdfast.cluster.etcd.api import EtcdError, Put
 from holdfast.cluster.etcd.client import EtcdClient
 from holdfast.cluster.map.bootstrap import first_records
-from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.records import (
     ClusterRecord,
     LeaderRecord,
@@ -85,7 +85,7 @@ async def _look(bench: Bench, router: ServerProcess, noise: NoiseMeter) -> Measu
 
 async def _change_every_queue(bench: Bench, etcd: EtcdClient, router: ServerProcess) -> Measured:
     """What was read at the start is thrown away bit by bit: memory must not grow with it."""
-    keys, changed = Keys(NAME), QueueRecord(policy=PolicyRecord(max_attempts=7))
+    keys, changed = MapKeys(NAME), QueueRecord(policy=PolicyRecord(max_attempts=7))
     puts = [Put(keys.queue(_queue_name(number)), changed.encode()) for number in range(bench.sizes.map_queues)]
     revision = await _put_all(etcd, puts)
     ends_s = time.monotonic() + CATCH_UP_SECONDS_MAX
@@ -110,7 +110,7 @@ def _queue_name(number: int) -> str:
 
 def _map_of(shards: int, queues: int) -> Iterator[Put]:
     """A map as a large cluster has it after a while: all shards founded and led, every queue with a record."""
-    keys = Keys(NAME)
+    keys = MapKeys(NAME)
     nodes = [
         NodeRecord(
             name=f"n{number}",

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.machine.packing import Reader
+from holdfast.machine.packing import BytesReader
 
 _TASK = struct.Struct(">BBQQIIQIQQBHHHHHI")
 
@@ -47,7 +47,7 @@ def put_tasks(parts: list[bytes], tasks: Sequence[NewTask]) -> None:
         parts += names
 
 
-def read_tasks(reader: Reader, count: int) -> list[NewTask]:
+def read_tasks(reader: BytesReader, count: int) -> list[NewTask]:
     data, offset, size, unpack_from = reader.data, reader.offset, _TASK.size, _TASK.unpack_from
     tasks = []
     for _ in range(count):

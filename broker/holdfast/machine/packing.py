@@ -11,7 +11,7 @@ class DecodeError(ValueError):
     """The bytes are not an entry that this version knows."""
 
 
-class Reader:
+class BytesReader:
     """Walks over the bytes of one entry."""
 
     __slots__ = ("data", "offset")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, Subqueue, aged_tasks, place_of
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, SubqueueRow, aged_tasks, place_of
 
 ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages have ready tasks: a bit for each
 
@@ -23,7 +23,7 @@ def read_subqueue(state: Rows, line: bytes, sequence: int, limit: int) -> tuple[
     row = state.get(keys.subqueue_of_line(line))
     if row is None:
         return [], True
-    subqueue = Subqueue.decode(row)
+    subqueue = SubqueueRow.decode(row)
     places = [place for place in subqueue.places() if place[0] >= sequence]
     if not subqueue.has_rows:
         return places, True

@@ -341,19 +341,19 @@ class Attempt(NamedTuple):
         return head + self.worker + self.brief
 
 
-class Attempts(NamedTuple):
+class AttemptsRow(NamedTuple):
     """The newest attempts of a task that came to nothing, the oldest first."""
 
     kept: tuple[Attempt, ...] = ()
 
-    def plus(self, attempt: Attempt) -> "Attempts":
-        return Attempts((*self.kept, attempt)[-ATTEMPTS_KEPT:])
+    def plus(self, attempt: Attempt) -> "AttemptsRow":
+        return AttemptsRow((*self.kept, attempt)[-ATTEMPTS_KEPT:])
 
     def encode(self) -> bytes:
         return b"".join(attempt.encode() for attempt in self.kept)
 
     @staticmethod
-    def decode(row: bytes) -> "Attempts":
+    def decode(row: bytes) -> "AttemptsRow":
         kept, offset = [], 0
         while offset < len(row):
             how, claimed_ms, ended_ms, worker_n, brief_n = _ATTEMPT.unpack_from(row, offset)
@@ -361,7 +361,7 @@ class Attempts(NamedTuple):
             b = a + worker_n
             offset = b + brief_n
             kept.append(Attempt(how, claimed_ms, ended_ms, row[a:b], row[b:offset]))
-        return Attempts(tuple(kept))
+        return AttemptsRow(tuple(kept))
 
 
 _SCHEDULE = struct.Struct(">QQQBQQ16s")

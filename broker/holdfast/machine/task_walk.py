@@ -20,7 +20,7 @@ from heapq import merge
 from holdfast.machine import keys
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import Subqueue, place_of, split_ready_row
+from holdfast.machine.ready_rows import SubqueueRow, place_of, split_ready_row
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Execution, Queue
 from holdfast.machine.run_rows import stretch_count
 
@@ -177,10 +177,10 @@ def _subqueues(state: Rows, name: bytes, after: bytes) -> Iterator[Found]:
     start = max(prefix, keys.subqueue_of_line(after[:-_SEQUENCE_BYTES])) if after else prefix
     for key, row in _rows(state, start, keys.after_prefix(prefix), b""):
         line = keys.line_of_subqueue(key)
-        yield from _subqueue(state, line, Subqueue.decode(row), after if after.startswith(line) else b"")
+        yield from _subqueue(state, line, SubqueueRow.decode(row), after if after.startswith(line) else b"")
 
 
-def _subqueue(state: Rows, line: bytes, subqueue: Subqueue, after: bytes) -> Iterator[Found]:
+def _subqueue(state: Rows, line: bytes, subqueue: SubqueueRow, after: bytes) -> Iterator[Found]:
     """Those in the row of the sub-queue and those with rows of their own, in the order of the line."""
     in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, *_ in subqueue.places()]
     own: Iterator[Found] = iter(())

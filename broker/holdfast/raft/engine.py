@@ -24,8 +24,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
+    EntryKind,
     ImpossibleMessageError,
-    Kind,
     LogEntry,
     Message,
     PreVote,
@@ -116,9 +116,9 @@ class ShardRaft(AliveRaft):
             case TimeoutNow():
                 self._on_timeout_now(sender, message)
 
-    def propose(self, command: bytes, kind: Kind = Kind.REGULAR) -> int | None:
+    def propose(self, command: bytes, kind: EntryKind = EntryKind.REGULAR) -> int | None:
         """The index of the new entry; None if this replica does not lead, or is handing over."""
-        assert kind != Kind.CONFIGURATION, "members change through propose_configuration"
+        assert kind != EntryKind.CONFIGURATION, "members change through propose_configuration"
         if not self.accepts:
             return None
         entry = LogEntry(self.last_index + 1, self.term, kind, command)

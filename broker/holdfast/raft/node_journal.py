@@ -25,7 +25,7 @@ from itertools import islice
 
 from holdfast.raft.codec import decode_configuration, decode_payload, encode_payload
 from holdfast.raft.journal import NOTHING, Last
-from holdfast.raft.messages import Configuration, Kind, LogEntry
+from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 from holdfast.wal.node_log import NodeLog
 
 RECENT_BYTES_MAX = 16 * 1024 * 1024  # of entries kept in memory, beside those that are not durable yet
@@ -263,7 +263,7 @@ class NodeJournal:
         if not self._terms or self._terms[-1] != entry.term:
             self._term_starts.append(entry.index)
             self._terms.append(entry.term)
-        if entry.kind == Kind.CONFIGURATION:
+        if entry.kind == EntryKind.CONFIGURATION:
             added = (entry.index, decode_configuration(entry.command))
             self._keep(replace(self._hard, configurations=(*self._hard.configurations, added)))
         self._drop_old()

@@ -18,7 +18,7 @@ from typing import TypeVar
 from holdfast.backup.errors import NOT_TAKEN, BackupError
 from holdfast.backup.manifest import Manifest, ShardCopy, StoredFile
 from holdfast.backup.store import CREATE, PRUNE, Store
-from holdfast.client._backups import CHUNK_BYTES, BackupClient, MapCopy, Point, SourceFile
+from holdfast.client._backups import CHUNK_BYTES, BackupClient, ClusterCopy, Point, SourceFile
 from holdfast.client.errors import HoldfastError, Rejected
 from holdfast.common.service import end_tasks
 
@@ -159,7 +159,9 @@ class _Creation:
         self.fetched_bytes += file.size_bytes
         self.fetched_files += 1
 
-    async def _state(self, cluster_map: MapCopy, copies: Sequence[ShardCopy], point: Point, began_ms: int) -> Manifest:
+    async def _state(
+        self, cluster_map: ClusterCopy, copies: Sequence[ShardCopy], point: Point, began_ms: int
+    ) -> Manifest:
         """Writes the manifest, last of all, and only if everything that it names is there."""
         queues = json.dumps({name: json.loads(record) for name, record in sorted(cluster_map.queues.items())}).encode()
         manifest = Manifest(

@@ -34,7 +34,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What is asked for."""
 
     tasks: int
@@ -72,7 +72,7 @@ class BenchFailed(Exception):  # noqa: N818 - as CommandFailed
         self.left_behind = left_behind
 
 
-def run(address: str, timeout_s: float, plan: Plan, advance: Advance) -> BenchResult:
+def run(address: str, timeout_s: float, plan: BenchPlan, advance: Advance) -> BenchResult:
     """Raises `KeyboardInterrupt` if it was interrupted twice, and so could not clean up."""
     try:
         return calls.run_async(lambda: _Bench(address, timeout_s, plan, advance).run())
@@ -83,7 +83,7 @@ def run(address: str, timeout_s: float, plan: Plan, advance: Advance) -> BenchRe
 class _Bench:
     """One run. All counts belong to the event loop."""
 
-    def __init__(self, address: str, timeout_s: float, plan: Plan, advance: Advance) -> None:
+    def __init__(self, address: str, timeout_s: float, plan: BenchPlan, advance: Advance) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._plan = plan

@@ -94,14 +94,14 @@ def waiting_tasks(address: str, timeout_s: float, queue: str) -> int:
 
 
 @dataclass(slots=True)
-class Purge:
+class PurgeProgress:
     """How far it got; filled in as it goes, so that it is right also when it ends early."""
 
     tasks: int = 0
 
 
 def purge_queue(
-    address: str, timeout_s: float, queue: str, purge: Purge, advance: Callable[[int], None], *, dry_run: bool
+    address: str, timeout_s: float, queue: str, purge: PurgeProgress, advance: Callable[[int], None], *, dry_run: bool
 ) -> None:
     """`advance` hears how many each page had."""
 

@@ -28,7 +28,7 @@ class Verb(Enum):
 
 
 @dataclass(slots=True)
-class Tally:
+class LetterTally:
     """How far it got; filled in as it goes, so that it is right also when it ends early."""
 
     done: int = 0
@@ -47,7 +47,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class LetterAction:
     """What is to be done with letters, and what is written down about it."""
 
     verb: Verb
@@ -60,7 +60,7 @@ def count(address: str, timeout_s: float, queue: str) -> int:
     return calls.ask(address, timeout_s, lambda client: client.queue_stats(queue)).dead
 
 
-def act_on(address: str, timeout_s: float, action: Action, task_ids: Sequence[str], report: Tally) -> None:
+def act_on(address: str, timeout_s: float, action: LetterAction, task_ids: Sequence[str], report: LetterTally) -> None:
     """Named letters. Raises if the first call already fails."""
 
     async def act(client: AsyncClient) -> None:
@@ -76,7 +76,7 @@ def act_on(address: str, timeout_s: float, action: Action, task_ids: Sequence[st
     calls.ask(address, timeout_s, act)
 
 
-def look_at(address: str, timeout_s: float, task_ids: Sequence[str], report: Tally) -> None:
+def look_at(address: str, timeout_s: float, task_ids: Sequence[str], report: LetterTally) -> None:
     """Counts as done those that are dead letters, and changes nothing."""
 
     async def look(client: AsyncClient) -> None:
@@ -105,7 +105,7 @@ def found_count(packed: bytes) -> int:
 
 
 def act_on_found(
-    address: str, timeout_s: float, action: Action, packed: bytes, report: Tally, advance: Advance
+    address: str, timeout_s: float, action: LetterAction, packed: bytes, report: LetterTally, advance: Advance
 ) -> None:
     """What `find` has found; `advance` hears of each when it is done."""
 
@@ -122,7 +122,9 @@ def act_on_found(
     calls.ask(address, timeout_s, act, retry=True)
 
 
-async def _act_on_batch(client: AsyncClient, action: Action, task_ids: Sequence[str], report: Tally) -> None:
+async def _act_on_batch(
+    client: AsyncClient, action: LetterAction, task_ids: Sequence[str], report: LetterTally
+) -> None:
     report.unknown = len(task_ids)  # until the answer is here
     try:
         if action.verb is Verb.RETRY:

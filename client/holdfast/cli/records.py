@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from holdfast.cli.dead_letters import Tally
+from holdfast.cli.dead_letters import LetterTally
 from holdfast.cli.options import word
 from holdfast.cli.problems import Problem, problem_of
 from holdfast.client import (
@@ -208,7 +208,9 @@ def dead_letters_json(queue: str, letters: Sequence[TaskInfo], *, more: bool) ->
     return {"queue": queue, "dead_letters": listed, "more": more}
 
 
-def dead_letter_report_json(done_word: str, queue: str | None, report: Tally, *, dry_run: bool) -> dict[str, object]:
+def dead_letter_report_json(
+    done_word: str, queue: str | None, report: LetterTally, *, dry_run: bool
+) -> dict[str, object]:
     """`done_word` is the key of the count: retried or discarded. In a dry run it is 0, and there is how many were
     found."""
     more: dict[str, object] = {"dry_run": True, "found": report.done} if dry_run else {}

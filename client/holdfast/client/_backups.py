@@ -29,7 +29,7 @@ _RESTORE_SHARD = method(pb, _SERVICE, "RestoreShard", pb.RestoreShardRequest, pb
 
 
 @dataclass(frozen=True, slots=True)
-class MapCopy:
+class ClusterCopy:
     """What a cluster is, and what is set for its queues."""
 
     cluster_id: str
@@ -79,7 +79,7 @@ class Founder:
 class BackupClient(AsyncClient):
     """Each call may be repeated."""
 
-    async def read_map(self) -> MapCopy:
+    async def read_map(self) -> ClusterCopy:
         queues: dict[str, bytes] = {}
         token = ""
         while True:
@@ -87,7 +87,7 @@ class BackupClient(AsyncClient):
             queues |= {copy.queue: copy.record for copy in page.queues}
             token = page.next_page_token
             if not token:
-                return MapCopy(page.cluster_id, page.name, page.shards, page.replication, queues)
+                return ClusterCopy(page.cluster_id, page.name, page.shards, page.replication, queues)
 
     async def begin_backup(self, shard: int, id: int) -> None:
         await self._at_leader(_BEGIN, fit(pb.BeginBackupRequest, shard=shard, id=id), shard)

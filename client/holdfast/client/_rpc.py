@@ -26,7 +26,7 @@ from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.client import _forks
-from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
+from holdfast.client._attempts import MESSAGE_BYTES_MAX, CallAttempts, OneRequest, OneWait, Poll, checked
 from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
 from holdfast.client._unknown_outcomes import CHANGES, mark_unknown
 from holdfast.client.errors import (
@@ -45,7 +45,7 @@ from holdfast.transport.channels import (
     CallFailedError,
     Channels,
     Metadata,
-    Outgoing,
+    OutgoingCall,
 )
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.grpc_channels import GrpcChannels
@@ -121,7 +121,7 @@ class _Sending(Call):
     leader: ListedLeader
 
     def __init__(
-        self, connection: "Connection", method: Method[Any, Any], attempts: Attempts, leader: ListedLeader,
+        self, connection: "Connection", method: Method[Any, Any], attempts: CallAttempts, leader: ListedLeader,
         shard: int | None, *, repeatable: bool, attempt: int, is_first: bool,
     ) -> None:  # fmt: skip
         self.state = ClientRetryState(
@@ -137,7 +137,7 @@ class _Sending(Call):
         self._error: HoldfastError | None = None  # of the last attempt, if it failed
         self.sent_s = 0.0  # the last attempt
 
-    async def begin(self, patience: Patience) -> Outgoing:
+    async def begin(self, patience: Patience) -> OutgoingCall:
         if self._error is not None:
             await self._connection.close_unneeded()
         self.is_watched = self.leader.several
@@ -283,7 +283,7 @@ class Connection:
             await self.close_unneeded()
 
     async def _send_until_answered(
-        self, method: Method[RequestT, ResponseT], attempts: Attempts, *, repeatable: bool, shard: int | None,
+        self, method: Method[RequestT, ResponseT], attempts: CallAttempts, *, repeatable: bool, shard: int | None,
         attempt: int = 0, is_first: bool = False, patience: Patience = ENDLESS,
     ) -> Reply[ResponseT]:  # fmt: skip
         leader = self._leaders.get(shard)
@@ -298,7 +298,7 @@ class Connection:
             call.sent_s,
         )
 
-    def begin(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> Outgoing:
+    def begin(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> OutgoingCall:
         """One attempt."""
         if self._closed:
             raise ClientClosed

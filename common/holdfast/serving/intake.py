@@ -44,9 +44,9 @@ class Intake:
         self._others_max = int(bytes_max * SETTLING_SHARE)
         silent = _SilentConnections()
         places = max(RECEIVING_MIN, NEW_TASKS_BYTES_MAX // message_bytes_max)
-        self._new_tasks = _Lane(places, NEW_TASKS_SECONDS, waiting_max, silent)
+        self._new_tasks = _BodyQueue(places, NEW_TASKS_SECONDS, waiting_max, silent)
         places = max(RECEIVING_MIN, OTHERS_BYTES_MAX // message_bytes_max)
-        self._others = _Lane(places, OTHERS_SECONDS, waiting_max, silent)  # not behind new tasks of many megabytes
+        self._others = _BodyQueue(places, OTHERS_SECONDS, waiting_max, silent)  # not behind new tasks of many megabytes
         self._asides = RECEIVING_MIN
 
     async def receive(self, context: Any, *, brings_tasks: bool) -> bytes:
@@ -99,7 +99,7 @@ class _Reading:
         self.task.cancel()
 
 
-class _Lane:
+class _BodyQueue:
     """Calls whose bodies are being received, a few at a time. The others wait, and their connections take turns."""
 
     def __init__(self, places: int, moment_s: float, waiting_max: int, silent: "_SilentConnections") -> None:

@@ -21,7 +21,7 @@ from holdfast.cluster.local import servers as local_servers
 from holdfast.cluster.local import state as local_state
 from holdfast.cluster.local.cluster import Desired, LocalCluster, LocalError
 from holdfast.cluster.local.processes import Identity
-from holdfast.cluster.local.state import Member, State, StateError
+from holdfast.cluster.local.state import Member, State, StateFileError
 
 # A server that answers every request with 200; told so, it ends at once or when it is asked whether it is ready, is
 # never ready, or ready and for ever without the others.
@@ -219,7 +219,7 @@ def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_state_that_is_none_is_told(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / local_state.FILE_NAME).write_text(text)
-    with pytest.raises(StateError, match=says):
+    with pytest.raises(StateFileError, match=says):
         local_state.load(tmp_path)
     with pytest.raises(LocalError, match=says) as refused:
         local.down(tmp_path, purge=True, say=print)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.cluster.etcd.api import Row, Snapshot
-from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import ClusterRecord, Members, NodeRecord, QueueRecord, ShardRecord
 from holdfast.cluster.map.store_nodes import WrongClusterError
@@ -32,7 +32,7 @@ def node(name: str) -> NodeRecord:
 
 
 def around(name: str, shard: ShardRecord = SHARD, *, shards: int = 2, **queues: QueueRecord) -> MapClusterView:
-    keys = Keys("c")
+    keys = MapKeys("c")
     records = {keys.cluster: ClusterRecord("ab" * 16, shards, 3).encode(), keys.shard(0): shard.encode()}
     records |= {keys.queue(queue): record.encode() for queue, record in queues.items()}
     records |= {keys.node(each): node(each).encode() for each in IDS}

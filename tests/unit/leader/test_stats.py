@@ -18,7 +18,7 @@ from holdfast.broker.leader.stats import (
     Heartbeat,
     Stats,
 )
-from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, Timing
+from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, StateDuration
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine.machine_shard import QUEUE, Shard, new_task
@@ -227,7 +227,7 @@ def test_latencies_are_counted_by_type(counted: Counted) -> None:
 
 def timings(*reported: tuple[bytes, bytes, int]) -> Effects:
     effects = Effects()
-    effects.timings = [Timing(queue, name, span, 5) for queue, name, span in reported]
+    effects.timings = [StateDuration(queue, name, span, 5) for queue, name, span in reported]
     return effects
 
 

@@ -222,7 +222,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
             assert len(subqueues) == counters.subqueues[priority]
             for key, row in subqueues:
                 names = priority, *keys.subqueue_names(key, level)
-                line += self.subqueue_from(queue, names, ready_rows.Subqueue.decode(row).mark)
+                line += self.subqueue_from(queue, names, ready_rows.SubqueueRow.decode(row).mark)
         assert [place.task_id for place in line] == self.model.line(queue)
         aged, after = read_ages(self.kv, self.machine.ready_in_age_page, queue, counters.age_mark, 1000)
         assert after is None

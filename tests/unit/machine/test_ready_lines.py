@@ -15,7 +15,7 @@ from holdfast.machine.ready_rows import (
     SUBQUEUE_TASKS_MAX,
     AgePage,
     Place,
-    Subqueue,
+    SubqueueRow,
     aged_tasks,
     ready_row,
 )
@@ -31,7 +31,7 @@ class Line:
 
     def __init__(self) -> None:
         self.kv = MemoryKV()
-        self.subqueue = Subqueue()
+        self.subqueue = SubqueueRow()
         self.tasks: dict[int, Place] = {}
 
     def join(self, sequence: int) -> None:
@@ -48,7 +48,7 @@ class Line:
     def write(self, rows: dict[bytes, bytes | None]) -> None:
         self.kv.write({**rows, SUBQUEUE: self.subqueue.encode() if self.subqueue.ready else None})
         row = self.kv.get(SUBQUEUE)
-        self.subqueue = Subqueue() if row is None else Subqueue.decode(row)
+        self.subqueue = SubqueueRow() if row is None else SubqueueRow.decode(row)
 
     def rows(self) -> list[Place]:
         return read_rows(self.kv, LINE, 0, 1000)

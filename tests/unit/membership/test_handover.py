@@ -11,7 +11,7 @@ import pytest
 from holdfast.broker.membership import handover
 from holdfast.broker.membership.handover import NodeHandover, OwnRecord
 from holdfast.cluster.admin.handovers import HandoverView
-from holdfast.cluster.etcd.api import Committed, Delete, EtcdError, OutcomeUnknownError, Put, Row, Snapshot, Unchanged
+from holdfast.cluster.etcd.api import Committed, CommitUnknownError, Delete, EtcdError, Put, Row, Snapshot, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.records import Handover
 from holdfast.cluster.map.store import MapStore
@@ -174,7 +174,7 @@ async def test_an_answer_of_etcd_that_was_lost_lets_nobody_go_unsaid() -> None:
     world.nodes["a"]._set(Handover.ASKED)
     await make_store(world.etcd).note_handover(world.own["a"].record or node("a"))
     world.etcd.lose_next_answer(is_done=True)
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(CommitUnknownError):
         await world.nodes["a"].ask()
     assert world.own["a"].record is not None
     assert world.own["a"].record.handover is Handover.ASKED, "it was not told, so it is not let go"

@@ -7,7 +7,7 @@ import pytest
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
 from holdfast.raft.library import FOLLOWER, LEADER, LibraryRaft
-from holdfast.raft.messages import Append, AppendReply, Configuration, Kind, LogEntry, Message
+from holdfast.raft.messages import Append, AppendReply, Configuration, EntryKind, LogEntry, Message
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
@@ -15,7 +15,7 @@ GROUP = Configuration(1, ("a", "b", "c"))
 
 
 def entries(first: int, terms: str) -> tuple[LogEntry, ...]:
-    return tuple(LogEntry(index, int(term), Kind.REGULAR, b"x") for index, term in enumerate(terms, first))
+    return tuple(LogEntry(index, int(term), EntryKind.REGULAR, b"x") for index, term in enumerate(terms, first))
 
 
 def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:

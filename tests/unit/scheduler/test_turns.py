@@ -13,7 +13,7 @@ from holdfast.broker.scheduler import lines, scheduler, windows
 from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.ready_rows import Subqueue
+from holdfast.machine.ready_rows import SubqueueRow
 from holdfast.machine.rows import PRIORITIES
 from tests.unit.machine.machine_shard import QUEUE, use_short_rows
 from tests.unit.scheduler.scheduling_bench import Bench, weights
@@ -395,7 +395,7 @@ def test_the_marks_follow_what_is_taken(bench: Bench) -> None:
     bench.enqueue(5, b"a")
     row = bench.kv.get(keys.subqueue(QUEUE, 4, b"a", b""))
     assert row is not None
-    assert Subqueue.decode(row).mark > bench.task(left).sequence
+    assert SubqueueRow.decode(row).mark > bench.task(left).sequence
 
 
 # --- what it costs ------------------------------------------------------------------------------------------------

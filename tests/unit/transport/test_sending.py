@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from holdfast.routing.leaders import KnownLeader
-from holdfast.transport.channels import CallFailedError, Metadata, Outgoing
+from holdfast.transport.channels import CallFailedError, Metadata, OutgoingCall
 from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
 from holdfast.transport.memory import MemoryNetwork
 from holdfast.transport.sending import Call, Sender
@@ -30,7 +30,7 @@ class Twice(Call):
         self.timeout_s = 10.0
         self.noted: list[str] = []
 
-    async def begin(self, _patience: Patience) -> Outgoing:
+    async def begin(self, _patience: Patience) -> OutgoingCall:
         return self._network.call(self.address, "/s/M", b"q", None, self.timeout_s)
 
     def may_repeat(self) -> bool:

@@ -10,13 +10,13 @@ from holdfast.machine.run_rows import envelope_of
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 # A claim, what its tasks share, and their payloads; None: it is one task, and this is its envelope.
-Told = tuple[Claimed, bytes, list[bytes] | None]
+ClaimDetails = tuple[Claimed, bytes, list[bytes] | None]
 
 
-def read_claims(reader: Reader, claims: Sequence[Claimed]) -> list[Told]:
+def read_claims(reader: Reader, claims: Sequence[Claimed]) -> list[ClaimDetails]:
     """Without those of tasks that finished meanwhile."""
     envelopes = iter(reader.envelopes([claim.task_id for claim in claims if claim.tasks == 1]))
-    told: list[Told] = []
+    told: list[ClaimDetails] = []
     for claim in claims:
         if claim.tasks == 1:
             envelope = next(envelopes)
@@ -37,7 +37,7 @@ def single_claims(claim: Claimed) -> list[Claimed]:
     ]
 
 
-def fill_claims(response: pb.ReserveResponse, told: Sequence[Told], now_ms: int, *, takes_runs: bool) -> None:
+def fill_claims(response: pb.ReserveResponse, told: Sequence[ClaimDetails], now_ms: int, *, takes_runs: bool) -> None:
     for claim, envelope, payloads in told:
         if takes_runs:
             _fill_run(response.runs.add(), claim, envelope, payloads, now_ms)

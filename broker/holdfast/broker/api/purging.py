@@ -12,7 +12,7 @@ from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Cancel
 from holdfast.machine.ids import later_task_id, task_id_time_ms
 from holdfast.machine.outcomes import Moved
-from holdfast.machine.ready_rows import Subqueue, split_ready_row
+from holdfast.machine.ready_rows import SubqueueRow, split_ready_row
 from holdfast.machine.rows import CANCELLED
 from holdfast.proto.v1 import queues_pb2 as pb
 
@@ -81,7 +81,7 @@ class Purging:
         found: list[bytes] = []
         last = b""
         for key, row in rows:
-            places = Subqueue.decode(row).places()
+            places = SubqueueRow.decode(row).places()
             if len(found) + len(places) > ENTRY_ITEMS_MAX:
                 return found, last
             found += [task_id for _, task_id, *_ in places]

@@ -24,7 +24,7 @@ from holdfast.broker.leader.result_waiters import ENDS
 from holdfast.broker.leader.suspects import RunDry
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.envelopes import brief_error, retry_of
-from holdfast.broker.policy.policies import EffectivePolicy, Kept, Policies, default_policy
+from holdfast.broker.policy.policies import EffectivePolicy, Policies, RetentionPart, default_policy
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import rejections
 from holdfast.machine.entries import (
@@ -495,14 +495,14 @@ class TaskService:
             return []
         policies, default = self._shard.policies, self._default_policy
         if policies is None:
-            groups = [Kept(default.finished_retention_ms, default.dead_retention_ms, [])]
+            groups = [RetentionPart(default.finished_retention_ms, default.dead_retention_ms, [])]
         else:
             groups = policies.kept(tasks)
         made = [tasks_made(item) for item in items] if tasks_made is not None else []
         if sum(made) > ENTRY_TASKS_MAX:
             all_items = range(len(items))
             groups = [
-                Kept(keep_ms, dead_ms, part)
+                RetentionPart(keep_ms, dead_ms, part)
                 for keep_ms, dead_ms, places in groups
                 for part in _by_tasks_made(places or all_items, made)
             ]

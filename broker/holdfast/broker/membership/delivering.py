@@ -10,7 +10,7 @@ from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.internal import ALLOCATE, RECEIVE_TASKS
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
-from holdfast.broker.peers.peer_calls import CallFailedError, PeerCalls
+from holdfast.broker.peers.peer_calls import PeerCallFailedError, PeerCalls
 from holdfast.machine.rows import OutboxMessage
 from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, RefusedError
@@ -59,7 +59,7 @@ class Deliveries:
         for node in self._nodes(destination):
             try:
                 answer = parse(await self._calls.ask(node, method, destination, message, DELIVER_SECONDS))
-            except (CallFailedError, RefusedError) as error:
+            except (PeerCallFailedError, RefusedError) as error:
                 self._answered.pop(destination, None)
                 if isinstance(error, RefusedError) and error.reason not in _ELSEWHERE:
                     raise

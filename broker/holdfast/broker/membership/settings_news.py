@@ -23,7 +23,7 @@ class SettingsListener(Protocol):
         ...
 
 
-class Calls(Protocol):
+class NodeCalls(Protocol):
     async def ask(self, node: str, method: int, shard: int, message: bytes, timeout_s: float) -> bytes: ...
 
 
@@ -31,7 +31,7 @@ class SettingsNews:
     """Of this node. `run` until cancelled."""
 
     def __init__(
-        self, cluster_view: MapClusterView, calls: Calls, led: SettingsListener, others: Callable[[], Iterable[str]]
+        self, cluster_view: MapClusterView, calls: NodeCalls, led: SettingsListener, others: Callable[[], Iterable[str]]
     ) -> None:
         self._cluster_view = cluster_view
         self._calls = calls

@@ -18,7 +18,7 @@ from holdfast.machine.packing import DecodeError
 from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Meta
 from holdfast.raft.codec import decode_payload
-from holdfast.raft.messages import Configuration, Kind
+from holdfast.raft.messages import Configuration, EntryKind
 from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.routing.groups import INCARNATION_MAX, RANDOM_BITS, incarnation_of, mapped_group
 from holdfast.serving.logs import get_logger, setup_logs
@@ -289,7 +289,7 @@ def _apply_rest(machine: Machine, log: NodeLog, shard: int) -> None:
     """All that is in the log and not in the state."""
     for record in log.entries(shard, machine.meta.applied_index):
         entry = decode_payload(record.index, record.term, record.payload)
-        if entry.kind == Kind.REGULAR:
+        if entry.kind == EntryKind.REGULAR:
             try:
                 machine.apply(entry.index, entry.term, decode(entry.command))
             except DecodeError as error:

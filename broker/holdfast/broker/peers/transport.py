@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.broker.peers.accepting import Acceptor
-from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, Incoming, Outgoing
+from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, IncomingConnection, OutgoingConnection
 from holdfast.broker.peers.dialling import Dialler
 from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
 from holdfast.broker.peers.identities import identity_of, is_name
@@ -101,8 +101,8 @@ class Peers:
         self._diallers: dict[str, Dialler] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._retired: set[asyncio.Task[None]] = set()  # of diallers that are on their way out
-        self._incoming: dict[str, Incoming] = {}  # by name: one of each node
-        self._outgoing: dict[str, Outgoing] = {}  # by identity, one of each name
+        self._incoming: dict[str, IncomingConnection] = {}  # by name: one of each node
+        self._outgoing: dict[str, OutgoingConnection] = {}  # by identity, one of each name
         self._closing: list[Connection] = []  # ended, but their sockets may be open still
         self._is_paused = False
         self._change_planned = False
@@ -137,7 +137,7 @@ class Peers:
             self._acceptor = None
         ending: list[Connection] = [*self._outgoing.values(), *self._incoming.values(), *self._closing]
         for connection in ending:
-            if isinstance(connection, Outgoing):
+            if isinstance(connection, OutgoingConnection):
                 connection.close()
             else:
                 connection.abort()
@@ -302,10 +302,10 @@ class Peers:
         return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self.is_empty(), nonce)
 
     def check_hello(self, connection: Connection, hello: Hello) -> Reason | None:
-        dialled = connection.dialled if isinstance(connection, Outgoing) else None
+        dialled = connection.dialled if isinstance(connection, OutgoingConnection) else None
         return objection(hello, self._expected, dialled, connection.certified)
 
-    def greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
+    def greet_incoming(self, connection: IncomingConnection, hello: Hello) -> Reason | None:
         reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is not None:
             return reason
@@ -320,7 +320,7 @@ class Peers:
             self._diallers[hello.name].hurry()
         return None
 
-    def greet_outgoing(self, connection: Outgoing, hello: Hello) -> Reason | None:
+    def greet_outgoing(self, connection: OutgoingConnection, hello: Hello) -> Reason | None:
         reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is None and self._addresses.get(hello.name) != connection.address:
             reason = Reason.REPLACED  # its dialler is on its way out: the node is looked for elsewhere by now
@@ -375,7 +375,7 @@ class Peers:
             return  # its acceptor or dialler cares for it
         self._closing = [closing for closing in self._closing if not closing.lost.is_set()]
         self._closing.append(connection)
-        if isinstance(connection, Outgoing):
+        if isinstance(connection, OutgoingConnection):
             if self._outgoing.get(connection.identity) is connection:
                 del self._outgoing[connection.identity]
             _log.info("node disconnected", node=hello.name, node_id=hello.node_id, host=connection.host)

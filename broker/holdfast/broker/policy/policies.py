@@ -121,7 +121,7 @@ class EffectivePolicy:
         return self.limits.has_any
 
 
-class Kept(NamedTuple):
+class RetentionPart(NamedTuple):
     """Items of a batch that are kept equally long."""
 
     finished_ms: int
@@ -282,7 +282,7 @@ class Policies:
             self.is_empty = False
             self._known.pop(queue, None)
 
-    def kept(self, tasks: Sequence[Execution | None]) -> list[Kept]:
+    def kept(self, tasks: Sequence[Execution | None]) -> list[RetentionPart]:
         """How long tasks are kept once they end, in groups: an entry has one time for all its items.
 
         Of a task that is not known nothing is kept, so it may be in any group.
@@ -290,13 +290,13 @@ class Policies:
         queues = set() if self.is_empty else {task.queue for task in tasks if task is not None}
         if len(queues) < 2:  # as nearly always
             return [_kept(self.of(queues.pop()) if queues else self.default, range(len(tasks)))]
-        groups: dict[tuple[int, int], Kept] = {}
+        groups: dict[tuple[int, int], RetentionPart] = {}
         for place, task in enumerate(tasks):
             policy = self.default if task is None else self.of(task.queue)
             times = policy.finished_retention_ms, policy.dead_retention_ms
-            groups.setdefault(times, Kept(*times, [])).places.append(place)
+            groups.setdefault(times, RetentionPart(*times, [])).places.append(place)
         return list(groups.values())
 
 
-def _kept(policy: EffectivePolicy, places: Iterable[int]) -> Kept:
-    return Kept(policy.finished_retention_ms, policy.dead_retention_ms, list(places))
+def _kept(policy: EffectivePolicy, places: Iterable[int]) -> RetentionPart:
+    return RetentionPart(policy.finished_retention_ms, policy.dead_retention_ms, list(places))

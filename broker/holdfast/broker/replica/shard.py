@@ -32,7 +32,7 @@ from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
 from holdfast.proto.v1 import broker_calls_pb2 as pb
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 from holdfast.storage.rocksdb import StateFullError
 
@@ -367,7 +367,7 @@ class Shard:
                 position, applied = self._apply_slice(committed, position, started)
                 self._follow(await self._commit(), applied)
                 self.replicator.applied(self._committed_index)
-                if committed[position - 1].kind == Kind.PROBE:
+                if committed[position - 1].kind == EntryKind.PROBE:
                     self._host.probe_reached(self.number, self._committed_index)
                 self._metrics.apply_seconds.observe(time.perf_counter() - started)
                 if position < len(committed):
@@ -389,7 +389,7 @@ class Shard:
             if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
                 break  # callers get their answers before housekeeping is applied
             entry: Entry | None = None
-            if record.kind == Kind.REGULAR:
+            if record.kind == EntryKind.REGULAR:
                 entry = proposal.entry if proposal is not None else self.entries.take(record)
             if entry is not None:
                 outcomes = self.machine.apply(record.index, record.term, entry)
@@ -398,7 +398,7 @@ class Shard:
             else:
                 self.machine.pass_over(record.index, record.term)
             position += 1
-            if record.kind == Kind.PROBE or time.perf_counter() - started > SLICE_SECONDS:
+            if record.kind == EntryKind.PROBE or time.perf_counter() - started > SLICE_SECONDS:
                 break  # a probe asks for the state as it is after it
         return position, applied
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.broker import failpoints
-from holdfast.broker.leader.roles import Disk
+from holdfast.broker.leader.roles import WriteGuard
 from holdfast.broker.replica.commit_loop import Message
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.machine.kv import OrderedKV
@@ -64,7 +64,7 @@ class SnapshotTransfers:
         directories: StateDirectories,
         host: TransferHost,
         *,
-        disk: Disk,
+        disk: WriteGuard,
         throttle: Throttle,
         slots: asyncio.Semaphore,
     ) -> None:

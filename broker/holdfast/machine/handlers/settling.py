@@ -6,7 +6,7 @@ own row is that answer; everything else is kept in RECENT for as long as a finis
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.effects import CLAIM_TO_ACK, Timing
+from holdfast.machine.effects import CLAIM_TO_ACK, StateDuration
 from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
 from holdfast.machine.handlers.posting import post, refuse_remote
@@ -129,7 +129,7 @@ def _ack_single(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -
     if item.result is not None and task.result_ttl_ms:
         keep_result(draft, item.task_id, task, item.result, keep_ms)
         keep_ms = max(keep_ms, task.result_ttl_ms)
-    draft.effects.timings.append(Timing(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
+    draft.effects.timings.append(StateDuration(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
     has_follow_ups = bool(item.follow_ups or item.remote_follow_ups)
     if has_follow_ups:
         task.flags |= HAD_FOLLOW_UPS

@@ -26,7 +26,7 @@ from holdfast.cluster.local import servers as local_servers
 from holdfast.cluster.local import state as local_state
 from holdfast.cluster.local.processes import Identity
 from holdfast.cluster.local.servers import HOST
-from holdfast.cluster.local.state import ETCD, ROUTER, Member, State, StateError
+from holdfast.cluster.local.state import ETCD, ROUTER, Member, State, StateFileError
 
 DEFAULT_NODES = 3
 DEFAULT_SHARDS = 4
@@ -181,7 +181,7 @@ def _locked(directory: Path, *, create: bool) -> Iterator[None]:
 def _loaded(directory: Path) -> State | None:
     try:
         return local_state.load(directory)
-    except StateError as error:
+    except StateFileError as error:
         hint = "Without it nobody knows what belongs to the cluster: use another directory with --dir."
         raise LocalError("BAD_STATE", str(error), hint) from None
 

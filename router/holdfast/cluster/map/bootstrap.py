@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from holdfast.cluster.etcd.api import (
+    CommitUnknownError,
     Delete,
     EtcdError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Unchanged,
 )
@@ -102,7 +102,7 @@ class ClusterMaker:
     async def _hold(self, lease: int) -> Unchanged:
         """Be the only one; the condition that says so still."""
         key, token = self._keys.init, secrets.token_hex(16).encode()
-        with suppress(OutcomeUnknownError):
+        with suppress(CommitUnknownError):
             await self._etcd.commit([Unchanged(key, 0), Unchanged(self._keys.cluster, 0)], [Put(key, token, lease)])
         row = await self._etcd.get(key)
         if row is None or row.value != token:
@@ -126,7 +126,7 @@ class ClusterMaker:
                 await self._sleep(_BACKOFF.longest_s(attempt))
             try:
                 committed = await self._etcd.commit(compares, changes)
-            except OutcomeUnknownError:
+            except CommitUnknownError:
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
                 continue

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.cluster.etcd.api import Changes, Row, RowChange, Snapshot
 from holdfast.cluster.map import keys as kinds
 from holdfast.cluster.map.fields import Fields, RecordError, encode
-from holdfast.cluster.map.keys import Keys, keys_of
+from holdfast.cluster.map.keys import MapKeys, keys_of
 from holdfast.cluster.map.records import (
     EMPTY,
     ClusterRecord,
@@ -196,7 +196,7 @@ class PartitionMap:
             raise problem
         return made
 
-    def _values(self, names: Keys) -> Iterable[tuple[bytes, bytes]]:
+    def _values(self, names: MapKeys) -> Iterable[tuple[bytes, bytes]]:
         """Every key that is in the map, and its record as it stands in etcd."""
         if self.cluster is not None:
             yield names.cluster, self.cluster.encode()
