@@ -346,7 +346,7 @@ def test_a_shard_that_is_made_anew_never_mixes_with_its_former_life(cluster: Map
         cluster.nodes[away].launch()
         cluster.wait_settled()
         deleted = [cluster.nodes[name].events("replica_deleted") for name in cluster.nodes]
-        assert all([event["former_life"] for event in events] == [True] for events in deleted)
+        assert all([event["former_incarnation"] for event in events] == [True] for events in deleted)
         claims = client.reserve([first], max_tasks=10, worker="w", wait_ms=1000)
         assert [(claim.task_id, claim.payload) for claim in claims] == [(new.task_id, b"new")]
         assert claims[0].token > old.token

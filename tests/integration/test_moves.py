@@ -25,8 +25,8 @@ from tests.integration.server import DEADLINE_S
 # process halt as well while somebody else is killed.
 EVERYWHERE = [
     "reconciler:add", "reconciler:add_done", "reconciler:telling", "host:joined", "snapshot:offered", "snapshot:taken",
-    "reconciler:promote", "reconciler:promote_done", "reconciler:told", "reconciler:remove", "reconciler:remove_done",
-    "retire:dropping", "retire:dropped", "retire:forgotten",
+    "reconciler:promote", "reconciler:promote_done", "reconciler:reported", "reconciler:remove",
+    "reconciler:remove_done", "retire:dropping", "retire:dropped", "retire:forgotten",
 ]  # fmt: skip
 SOMEWHERE = ["snapshot:taken", "reconciler:add_done", "reconciler:remove_done", "retire:dropped"]
 OTHERS = ["router", "leader of etcd", "operator", "destination", "source"]

@@ -153,7 +153,7 @@ class EchoesOldTerms(ShardRaft):
         super()._on_append_reply(sender, reply)
 
 
-class CountsFormerLives(ShardRaft):
+class CreditsTombstones(ShardRaft):
     """Who was removed and added again counts with what it acknowledged before."""
 
     def _follow_members(self) -> None:
@@ -204,7 +204,7 @@ GROUP_ABLATIONS: list[type[ShardRaft]] = [
     LeadsWithoutAnswers,
     ReadsWithoutAsking,
     EchoesOldTerms,
-    CountsFormerLives,
+    CreditsTombstones,
     ForgetsItsFormerLog,
 ]
 WORLD_ABLATIONS: list[type[World]] = [KeepsItsIdentity, ForgetsItsVote]

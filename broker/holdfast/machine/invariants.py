@@ -85,7 +85,7 @@ def violations(kv: Rows) -> list[str]:
     found += _attachment_violations(kv, own)
     found += _memory_violations(kv, tasks)
     found += _worker_violations(kv, tasks)
-    found += _post_violations(kv)
+    found += _outbox_violations(kv)
     found += [
         f"the settings of queue {key[1:]!r} have no version"
         for key, row in _family(kv, keys.SETTINGS)
@@ -349,7 +349,7 @@ def _worker_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     ]
 
 
-def _post_violations(kv: Rows) -> list[str]:
+def _outbox_violations(kv: Rows) -> list[str]:
     """Messages have the numbers that their outbox says, without a gap, and nobody has heard of a message number 0."""
     boxes: dict[int, Outbox] = {}
     messages: dict[int, set[int]] = {}

@@ -279,7 +279,7 @@ class ShardRaft(AliveRaft):
     # --- elections --------------------------------------------------------------------------------------------
 
     def _may_stand(self) -> bool:
-        """Not before it has again what it had in a former life: those who count on that would be betrayed."""
+        """Not before it has again what it had in a former incarnation: those who count on that would be betrayed."""
         has_all = (self.last_term, self.last_index) >= self.journal.former_last
         return self.may_campaign and self.replica in self._voters and has_all
 

@@ -76,10 +76,10 @@ def act_on(address: str, timeout_s: float, action: LetterAction, task_ids: Seque
     calls.ask(address, timeout_s, act)
 
 
-def look_at(address: str, timeout_s: float, task_ids: Sequence[str], report: LetterTally) -> None:
+def check_dead_letters(address: str, timeout_s: float, task_ids: Sequence[str], report: LetterTally) -> None:
     """Counts as done those that are dead letters, and changes nothing."""
 
-    async def look(client: AsyncClient) -> None:
+    async def check(client: AsyncClient) -> None:
         for task_id in task_ids:
             try:
                 await client.get_dead_letter(task_id)
@@ -88,7 +88,7 @@ def look_at(address: str, timeout_s: float, task_ids: Sequence[str], report: Let
             else:
                 report.count(task_id, None)
 
-    calls.ask(address, timeout_s, look)
+    calls.ask(address, timeout_s, check)
 
 
 def find(

@@ -61,7 +61,7 @@ class TopView:
         return sorted(self.queues, key=lambda queue: (-SORTS[by](queue), queue.queue))
 
 
-def look(address: str, timeout_s: float) -> TopView:
+def read_view(address: str, timeout_s: float) -> TopView:
     async def question(client: AsyncClient) -> TopView:
         queues, workers, info = await asyncio.gather(
             calls.all_queues(client, partial=True),
@@ -78,7 +78,7 @@ def look(address: str, timeout_s: float) -> TopView:
     return calls.ask(address, timeout_s, question)
 
 
-def look_json(seen: TopView, by: str, limit: int) -> dict[str, object]:
+def view_json(seen: TopView, by: str, limit: int) -> dict[str, object]:
     cluster = None
     if seen.cluster is not None:
         problems = [{"shard": shard, "problem": problem} for shard, problem in seen.shard_problems]

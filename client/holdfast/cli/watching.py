@@ -28,7 +28,7 @@ class Watched:
         self._leaders: dict[int, tuple[str, int]] = {}
         self._states: dict[int, StepState] = {}
 
-    def look(self, info: ClusterInfo) -> list[Difference]:
+    def update(self, info: ClusterInfo) -> list[Difference]:
         """What has changed since the last look; at the first one, how things are."""
         self.views = health.views(info)
         changes = [*self._map_changes(info), *self._leader_changes()]

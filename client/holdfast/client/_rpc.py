@@ -351,7 +351,7 @@ class Connection:
                 return found
         return None
 
-    async def looks_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
+    async def waits_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
         leaders = self._leaders[shard]
         if not leaders.is_direct or leaders.named is not None:
             return False

@@ -142,7 +142,7 @@ class Forwarder:
         found = [answer for answer in answers if answer is not None]
         return max(found, key=lambda answer: answer[1], default=None)
 
-    async def looks_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
+    async def waits_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
         return False  # no broker sends calls on
 
     async def _ask(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:

@@ -413,8 +413,8 @@ def test_how_far_a_step_is_can_be_seen_in_the_map(step: PlanStep, shard_: Cluste
 
 def test_a_look_at_what_has_not_changed_tells_nothing() -> None:
     watched = watching.Watched()
-    assert len(watched.look(info(mapped("n1 n2 n3")))) == 1
-    assert watched.look(info(mapped("n1 n2 n3"))) == []
+    assert len(watched.update(info(mapped("n1 n2 n3")))) == 1
+    assert watched.update(info(mapped("n1 n2 n3"))) == []
     assert not watched.is_done, "without a plan it is never done"
 
 

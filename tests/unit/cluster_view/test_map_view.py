@@ -76,7 +76,7 @@ def test_another_life_of_a_shard_another_shard_and_a_stranger_are_not_heard() ->
 
 def test_a_replica_of_a_former_life_is_not_served() -> None:
     anew = replace(SHARD, group=mapped_group(2, 99))
-    assert "former life" in around("n1", anew).objection(0, GROUP, (), ())
+    assert "former incarnation" in around("n1", anew).objection(0, GROUP, (), ())
     assert around("n1").objection(0, GROUP, (), ()) == ""
 
 

@@ -180,8 +180,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert effects.died == died
         changed = {key for key in after if key[0] == keys.SETTINGS and before.get(key) != after[key]}
         assert changed == {keys.settings(queue) for queue in effects.settings}
-        posted = {keys.outbox_place(key)[0] for key in new if key[0] == keys.OUTBOX}
-        assert posted == effects.outbox
+        outgoing = {keys.outbox_place(key)[0] for key in new if key[0] == keys.OUTBOX}
+        assert outgoing == effects.outbox
         ended = {key[-16:] for key in new if key[0] == keys.RETENTION}
         assert ended == {*effects.finished, *(one for range_ in effects.finished_ranges for one in ids_from(*range_))}
         reported = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,

@@ -7,8 +7,8 @@ import pytest
 from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.handlers import runs as run_handlers
 from holdfast.machine.ids import TOKEN_MAX, later_task_id, later_token
+from holdfast.machine.incarnations import begin_incarnation
 from holdfast.machine.invariants import violations
-from holdfast.machine.lives import begin_new_life
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
@@ -161,7 +161,7 @@ def test_a_list_can_be_gone_on_with_in_the_middle_of_a_run(shard: RunShard) -> N
 def test_another_life_gives_back_the_claims_of_runs(shard: RunShard) -> None:
     first = shard.enqueue_run(*[b"p"] * 5).task_id
     shard.claim_slice(first, 4)
-    begin_new_life(shard.kv, 2, {})
+    begin_incarnation(shard.kv, 2, {})
     shard.restart()
     tasks = shard.machine.executions([later_task_id(first, at) for at in range(5)])
     assert [task.state for task in tasks if task is not None] == [READY] * 5

@@ -56,7 +56,7 @@ class Others:
     async def who_leads(self, _addresses: Sequence[str], _shard: int | None, _timeout_s: float) -> tuple[str, int]:
         return ("b", 1)
 
-    async def looks_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
+    async def waits_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
         return False
 
 

@@ -16,17 +16,17 @@ ClaimDetails = tuple[Claimed, bytes, list[bytes] | None]
 def read_claims(reader: Reader, claims: Sequence[Claimed]) -> list[ClaimDetails]:
     """Without those of tasks that finished meanwhile."""
     envelopes = iter(reader.envelopes([claim.task_id for claim in claims if claim.tasks == 1]))
-    told: list[ClaimDetails] = []
+    details: list[ClaimDetails] = []
     for claim in claims:
         if claim.tasks == 1:
             envelope = next(envelopes)
             if envelope is not None:
-                told.append((claim, envelope, None))
+                details.append((claim, envelope, None))
         elif (found := reader.run_slice(claim.task_id, claim.tasks)) is not None:
-            told.append((claim, *found))
+            details.append((claim, *found))
         else:  # none of them is in the run any more
-            told += read_claims(reader, single_claims(claim))
-    return told
+            details += read_claims(reader, single_claims(claim))
+    return details
 
 
 def single_claims(claim: Claimed) -> list[Claimed]:
@@ -37,8 +37,10 @@ def single_claims(claim: Claimed) -> list[Claimed]:
     ]
 
 
-def fill_claims(response: pb.ReserveResponse, told: Sequence[ClaimDetails], now_ms: int, *, takes_runs: bool) -> None:
-    for claim, envelope, payloads in told:
+def fill_claims(
+    response: pb.ReserveResponse, details: Sequence[ClaimDetails], now_ms: int, *, takes_runs: bool
+) -> None:
+    for claim, envelope, payloads in details:
         if takes_runs:
             _fill_run(response.runs.add(), claim, envelope, payloads, now_ms)
         elif payloads is None:

@@ -203,10 +203,10 @@ class TaskService:
             return pb.ReserveResponse(run_dry_ms=claims.wait_ms)
         if not claims:
             return pb.ReserveResponse()
-        told = read_claims(self._shard.reader, claims)
+        details = read_claims(self._shard.reader, claims)
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
         response = pb.ReserveResponse(waited_ms=waited_ms)
-        fill_claims(response, told, now_ms, takes_runs=request.takes_runs)
+        fill_claims(response, details, now_ms, takes_runs=request.takes_runs)
         self._metrics.tasks_claimed.inc(sum(claim.tasks for claim in claims))
         return response
 

@@ -146,7 +146,7 @@ class MapClusterView:
         record = self.map.shards.get(number)
         if record is None or record.group == group:
             return ""
-        return f"shard {number} was created anew, and this replica is of its former life"
+        return f"shard {number} was created anew, and this replica is of its former incarnation"
 
 
 class MapCopy:

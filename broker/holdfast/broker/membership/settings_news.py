@@ -23,7 +23,7 @@ class SettingsListener(Protocol):
         ...
 
 
-class NodeCalls(Protocol):
+class SettingsCalls(Protocol):
     async def ask(self, node: str, method: int, shard: int, message: bytes, timeout_s: float) -> bytes: ...
 
 
@@ -31,7 +31,11 @@ class SettingsNews:
     """Of this node. `run` until cancelled."""
 
     def __init__(
-        self, cluster_view: MapClusterView, calls: NodeCalls, led: SettingsListener, others: Callable[[], Iterable[str]]
+        self,
+        cluster_view: MapClusterView,
+        calls: SettingsCalls,
+        led: SettingsListener,
+        others: Callable[[], Iterable[str]],
     ) -> None:
         self._cluster_view = cluster_view
         self._calls = calls
@@ -66,5 +70,5 @@ class SettingsNews:
                 more = len(page) >= NEWS_QUEUES
                 after = page[-1].version if page else after
         except Exception as error:  # noqa: BLE001 - however it failed, it is asked again: it must not end the node
-            _log.debug("settings_news_not_told", node=node, error=str(error) or type(error).__name__)
+            _log.debug("settings_not_reported", node=node, error=str(error) or type(error).__name__)
         return found

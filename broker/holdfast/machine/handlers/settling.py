@@ -9,7 +9,7 @@ from holdfast.machine.draft import Draft
 from holdfast.machine.effects import CLAIM_TO_ACK, StateDuration
 from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
-from holdfast.machine.handlers.posting import post, refuse_remote
+from holdfast.machine.handlers.outbox import put_into_outbox, refuse_outbox
 from holdfast.machine.handlers.request_ids import first_conflict
 from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, AckedRange, Failed, Moved, Outcome
@@ -149,14 +149,14 @@ def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRa
             conflict += remote.place <= conflict
         return request_id_conflict(conflict)
     if isinstance(entry, AckAway) and item.remote_follow_ups:
-        return refuse_remote(draft, item.remote_follow_ups, entry.waiting_max)
+        return refuse_outbox(draft, item.remote_follow_ups, entry.waiting_max)
     return None
 
 
 def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:
     accepted = [accept_task(draft, new) for new in item.follow_ups]
     if item.remote_follow_ups:
-        post(draft, item.remote_follow_ups)
+        put_into_outbox(draft, item.remote_follow_ups)
         for remote in item.remote_follow_ups:  # by place, so each insertion finds those before it where they belong
             accepted.insert(remote.place, Accepted(ELSEWHERE, False))
     return tuple(accepted)

@@ -299,7 +299,7 @@ def _act(action: LetterAction, which: _Which, run: _Run) -> int:
 
 def _act_on_named(action: LetterAction, named: list[str], run: _Run, report: LetterTally) -> None:
     if run.dry_run:
-        dead_letters.look_at(run.address, run.timeout_s, named, report)
+        dead_letters.check_dead_letters(run.address, run.timeout_s, named, report)
         return
     if action.verb is Verb.DISCARD and not run.yes:  # a retry can do no harm, and was asked for by name
         _confirm(action, "the dead letter named" if len(named) == 1 else f"the {len(named):,} dead letters named")

@@ -226,7 +226,7 @@ async def _ask_all(keys: Iterable[T], ask: Callable[[T], Awaitable[int]]) -> dic
             async with limit, asyncio.timeout(ASK_S):
                 return await ask(key)
         except Exception as error:  # noqa: BLE001 - a plan is worth more than its sizes
-            _log.debug("node_did_not_tell", error=str(error))
+            _log.debug("node_did_not_report", error=str(error))
             return -1
 
     ordered = list(keys)

@@ -36,7 +36,7 @@ CLUSTER_NAME = "local"
 NODES_MAX = 9
 
 _STOP_GRACE_S = 15.0
-_LOOK_EVERY_S = 0.1
+_POLL_EVERY_S = 0.1
 _LOG_LINES_SHOWN = 15
 _REMOVED = "was removed"  # in what a broker says if it ends because the cluster has removed it
 
@@ -151,7 +151,7 @@ def _down_node(directory: Path, state: State, name: str, *, purge: bool, say: Ca
     return replace(_report(directory, state), killed=tuple(killed))
 
 
-def look(directory: Path) -> LocalCluster | None:
+def read_cluster(directory: Path) -> LocalCluster | None:
     """The cluster of a directory as it is. None if there is none."""
     state = _loaded(directory.absolute())
     return None if state is None else _report(directory.absolute(), state)
@@ -355,12 +355,12 @@ class _Start:
         """Waits for something, as long as all processes live and there is time. Of a node that is left out nothing is
         waited for."""
         while about not in self._left_out and (found := problem()):
-            self._look_for_ended()
+            self._check_ended()
             if time.monotonic() >= self._ends_s:
                 raise self._failed("NOT_HEALTHY", f"Waited in vain for {what}: {found}.", about)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
 
-    def _look_for_ended(self) -> None:
+    def _check_ended(self) -> None:
         for name, member in self.state.members.items():
             if member.identity is None or local_processes.is_running(member.identity):
                 continue

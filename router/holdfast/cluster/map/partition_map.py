@@ -99,7 +99,7 @@ class PartitionMap:
         return QueueRoute(queue, home, record.generation, record.sets, record.draining, record.drained)
 
     def shard_leader(self, shard: int) -> LeaderRecord | None:
-        """A hint; none of a former life of the shard."""
+        """A hint; none of a former incarnation of the shard."""
         leader, record = self.leaders.get(shard), self.shards.get(shard)
         if leader is None or record is None or leader.group != record.group:
             return None

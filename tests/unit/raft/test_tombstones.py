@@ -19,7 +19,7 @@ from holdfast.raft.messages import (
     RequestVote,
     VoteReply,
 )
-from tests.simulation.raft_group_ablations import CountsFormerLives, ForgetsItsFormerLog
+from tests.simulation.raft_group_ablations import CreditsTombstones, ForgetsItsFormerLog
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
@@ -89,7 +89,7 @@ def a_refusal_of_before_moves_nothing(engine: type[ShardRaft]) -> None:
 def test_who_is_added_again_is_not_credited_with_a_former_life(scene: Scene) -> None:
     scene(ShardRaft)
     with pytest.raises(AssertionError):
-        scene(CountsFormerLives)
+        scene(CreditsTombstones)
 
 
 def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_heartbeat(stage: Stage) -> None:
