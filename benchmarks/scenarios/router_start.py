@@ -47,11 +47,11 @@ async def measure(bench: Bench) -> Measured:
         etcd = EtcdClient([process.endpoint])
         try:
             await _put_all(etcd, list(_map_of(bench.sizes.map_shards, bench.sizes.map_queues)))
-            for at in range(bench.sizes.starts):
+            for index in range(bench.sizes.starts):
                 noise = NoiseMeter()
                 async with await ServerProcess.start_router(path, process.endpoint, NAME) as router:
                     measured.add(await _look(bench, router, noise))
-                    if at == 0:
+                    if index == 0:
                         measured.add(await _change_every_queue(bench, etcd, router))
                     await router.stop()
         except EtcdError as error:
@@ -99,8 +99,8 @@ async def _change_every_queue(bench: Bench, etcd: EtcdClient, router: ServerProc
 async def _put_all(etcd: EtcdClient, puts: Sequence[Put]) -> int:
     """The revision after the last."""
     revision = 0
-    for at in range(0, len(puts), PUTS_PER_COMMIT):
-        revision = (await etcd.commit([], puts[at : at + PUTS_PER_COMMIT])).revision
+    for index in range(0, len(puts), PUTS_PER_COMMIT):
+        revision = (await etcd.commit([], puts[index : index + PUTS_PER_COMMIT])).revision
     return revision
 
 

@@ -372,8 +372,8 @@ async def test_a_silent_member_is_left_for_another(
             await put(fresh, prefix, b"3")  # not even a connection: certainly not sent, so sent to another
             await watcher.until(lambda it: len(it.events) == 3)
         assert [value for _, _, value in watcher.events] == [b"1", b"2", b"3"]
-        for each in (client, fresh, watching_client):
-            await each.close()
+        for item in (client, fresh, watching_client):
+            await item.close()
     finally:
         for member in members:
             member.kill()

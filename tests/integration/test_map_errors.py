@@ -371,7 +371,7 @@ async def make_anew(cluster: MapCluster, number: int) -> int:
     group = mapped_group(record.incarnation + 1, secrets.randbits(RANDOM_BITS))
     # The founder must be somebody who is there.
     leader = cluster.wait_for_leader(number)
-    founders = sorted(record.voters, key=lambda each: not each.startswith(f"{leader}/"))
+    founders = sorted(record.voters, key=lambda item: not item.startswith(f"{leader}/"))
     new = ShardRecord(group=group, replicas=record.replicas, founders=tuple(founders))
     key = keys_of(NAME).shard(number)
     assert (await etcd.commit([Unchanged(key, revision)], [Put(key, new.encode())])).is_done
@@ -402,8 +402,8 @@ def test_a_name_and_a_node_id_are_one_nodes_only(cluster: MapCluster, intruders:
     first = cluster.nodes["n1"]
     check_ends(intruders.namesake, "Expected to be the only node named n1", first.address, "another node_name")
     check_ends(intruders.copied, "Expected to be the only one with this node id", intruders.guest.address, "was copied")
-    assert all(each.is_up for each in (intruders.guest, *cluster.nodes.values()))
-    nodes = {each.name: each.address for each in cluster.info().nodes if each.is_alive}
+    assert all(node.is_up for node in (intruders.guest, *cluster.nodes.values()))
+    nodes = {node.name: node.address for node in cluster.info().nodes if node.is_alive}
     assert nodes.keys() == {"n1", "n2", "n3", "guest"}
     assert (nodes["n1"], nodes["guest"]) == (first.address, intruders.guest.address)
     cluster.check_hashes()

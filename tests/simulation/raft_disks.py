@@ -51,7 +51,9 @@ class Durable:
         return (
             (self.term, self.voted_for) == (journal.term, journal.voted_for)
             and (self.base_index, self.last_index) == (journal.base_index, last_index)
-            and all(self._terms[at] == journal.term_at(at) for at in range(self.base_index + 1, last_index + 1))
+            and all(
+                self._terms[index] == journal.term_at(index) for index in range(self.base_index + 1, last_index + 1)
+            )
         )
 
     def holds(self, index: int, term: int | None) -> bool:

@@ -14,7 +14,7 @@ class CountsOldVoters(ShardRaft):
 
     def _advance_commit(self) -> None:
         known = self.journal.configurations
-        committed = [each for at, each in known if at <= self.commit_index] or [known[0][1]]
+        committed = [item for index, item in known if index <= self.commit_index] or [known[0][1]]
         index = counted(self, committed[-1].voters)
         if index > self.commit_index and self.term_at(index) == self.term:
             self.commit_index = index

@@ -302,7 +302,7 @@ def test_shard_ls_tells_where_replicas_should_be(server: ScriptedServer, cli: Cl
     assert "Shard 0 should be on n1, n2, n4; it is on n1, n2, n3 (n4 is to come, n3 is to go)." in cli.out
     assert cli.run("shard", "ls", "--json") == 0
     assert cli.json_out()["shards"][0]["replicas"] == ["n1", "n2", "n4"]
-    assert [each["node"] for each in cli.json_out()["nodes"]] == ["n1"]
+    assert [item["node"] for item in cli.json_out()["nodes"]] == ["n1"]
 
 
 # ------------------------------------------------------------------------------------------------------ pure parts

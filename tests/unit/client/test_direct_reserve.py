@@ -91,7 +91,7 @@ class Shelf:
 
 
 def shelves(cluster: Cluster, *numbers: tuple[int, ...]) -> list[Shelf]:
-    made = [Shelf(shard, *each) for shard, each in enumerate(numbers)]
+    made = [Shelf(shard, *number) for shard, number in enumerate(numbers)]
     for leader, shelf in zip(cluster.leaders, made, strict=True):
         leader.on("Reserve", shelf.reserve)
         leader.on("AwaitTasks", shelf.wait)
@@ -195,7 +195,7 @@ async def test_each_shard_is_asked_for_its_own_queues_with_their_limits(cluster:
     for _ in range(calls):
         limits, leases = {AT_0: 2}, {"slow": 60_000}
         assert await client.reserve([AT_1, AT_0], max_tasks=5, max_tasks_by_queue=limits, lease_ms_by_type=leases) == []
-    asked = [[list(each.queues) for each in leader.requests["AwaitTasks"]] for leader in cluster.leaders]
+    asked = [[list(request.queues) for request in leader.requests["AwaitTasks"]] for leader in cluster.leaders]
     assert asked == [[[AT_0]] * calls, []], "a shard that was tried has said that there is nothing"
     assert cluster.sent("Reserve") == [0, 0, calls], "where the first queue is, is tried first"
     for tried in cluster.leaders[1].requests["Reserve"]:
@@ -400,7 +400,7 @@ async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Clus
     cluster.router.on("AwaitTasks", behind.wait)
     [task] = await client.reserve([AT_0], wait_ms=20_000)
     assert task.task_id == task_id(1, 8)
-    assert {each["holdfast-shard"] for each in cluster.router.metadata["Reserve"]} == {"1"}
+    assert {request["holdfast-shard"] for request in cluster.router.metadata["Reserve"]} == {"1"}
 
 
 @pytest.mark.parametrize(
@@ -461,7 +461,9 @@ def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
     def ack(shard: int) -> Callable[[pb.AckRequest], Any]:
         def answer(request: pb.AckRequest) -> pb.AckResponse:
             acked[shard] += [item.claim.token for item in request.items]
-            acked[shard] += [each.token + at for each in request.ranges for at in range(each.count)]
+            acked[shard] += [
+                claim_range.token + index for claim_range in request.ranges for index in range(claim_range.count)
+            ]
             if sum(map(len, acked)) == 4:
                 worker.stop()
             return ack_all(request)
@@ -477,7 +479,7 @@ def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
     report = worker.run()
     app.close()
     assert report.succeeded == 4
-    assert [sorted(each) for each in acked] == [[1, 2], [1, 2]]
+    assert [sorted(item) for item in acked] == [[1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("answer", [READY, NOTHING], ids=["ready", "not-waiting"])

@@ -35,7 +35,7 @@ def around(name: str, shard: ShardRecord = SHARD, *, shards: int = 2, **queues: 
     keys = MapKeys("c")
     records = {keys.cluster: ClusterRecord("ab" * 16, shards, 3).encode(), keys.shard(0): shard.encode()}
     records |= {keys.queue(queue): record.encode() for queue, record in queues.items()}
-    records |= {keys.node(each): node(each).encode() for each in IDS}
+    records |= {keys.node(task_id): node(task_id).encode() for task_id in IDS}
     rows = [Row(key, value, 1, 5, 0) for key, value in records.items()]
     return MapClusterView(IDS[name], PartitionMap.load("c", Snapshot(5, rows)))
 

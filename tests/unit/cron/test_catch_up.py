@@ -35,7 +35,7 @@ def decide(policy: CatchUp, last_ms: int, *, limit: int = 100, grace_ms: int = 2
 
 
 def minutes_ago(*minutes: int) -> tuple[int, ...]:
-    return tuple(NOW_MS - each * MINUTE_MS for each in minutes)
+    return tuple(NOW_MS - minute * MINUTE_MS for minute in minutes)
 
 
 @pytest.mark.parametrize("policy", CATCH_UP_POLICIES)

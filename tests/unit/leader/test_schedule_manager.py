@@ -210,7 +210,7 @@ async def test_after_an_outage_the_policy_counts(
     assert stage.ticks() == [*expected(age_s), age_s + 1]
 
 
-@pytest.mark.parametrize("catch_up", [each for each, _ in CATCH_UPS])
+@pytest.mark.parametrize("catch_up", [catch_up for catch_up, _ in CATCH_UPS])
 async def test_a_fail_over_is_no_outage(stage: Stage, catch_up: int) -> None:
     stage.put(catch_up=catch_up)
     stage.shard.now_ms += GRACE_MS + 1000
@@ -227,7 +227,7 @@ async def test_nothing_is_passed_over_if_all_is_too_old(stage: Stage) -> None:
     assert (stage.schedule().last_ms, stage.schedule().next_ms) == (START_MS - 2 * HOUR_MS, START_MS + 22 * HOUR_MS)
 
 
-@pytest.mark.parametrize("catch_up", [each for each, _ in CATCH_UPS])
+@pytest.mark.parametrize("catch_up", [catch_up for catch_up, _ in CATCH_UPS])
 async def test_a_leader_that_was_there_and_slow_misses_nothing(stage: Stage, catch_up: int) -> None:
     stage.put("@every 1m", catch_up=catch_up, next_ms=START_MS + 60_000)
     stage.lead()

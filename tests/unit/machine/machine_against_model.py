@@ -238,9 +238,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
             found, is_all = read_subqueue(self.kv, line, mark, 1000)
             assert is_all
         return [
-            Place(*subqueue, sequence + at, one)
+            Place(*subqueue, sequence + index, one)
             for sequence, task_id, _, count in found
-            for at, one in enumerate(ids_from(task_id, count))
+            for index, one in enumerate(ids_from(task_id, count))
         ]
 
     def any_in(self, *states: int) -> bool:
@@ -538,7 +538,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self, picked: Picks, follow_ups: list[NewTask], away: list[tuple[int, bytes]], turn: int, waiting_max: int
     ) -> None:
         """Follow-ups of this shard and of others, mixed."""
-        places = sorted((at + turn) % (len(follow_ups) + len(away)) for at in range(len(away)))
+        places = sorted((index + turn) % (len(follow_ups) + len(away)) for index in range(len(away)))
         remote_follow_ups = tuple(
             entries.RemoteFollowUp(place, destination, self.clock_ms, envelope)
             for place, (destination, envelope) in zip(places, away, strict=True)

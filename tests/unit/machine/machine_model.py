@@ -356,7 +356,7 @@ class Model:
         here, away = iter(item.follow_ups), {remote.place for remote in item.remote_follow_ups}
         count = len(item.follow_ups) + len(item.remote_follow_ups)
         task.had_follow_ups = count > 0
-        accepted = [(bytes(16), False, 0) if at in away else self._accept(next(here)) for at in range(count)]
+        accepted = [(bytes(16), False, 0) if index in away else self._accept(next(here)) for index in range(count)]
         self._put_into_outbox(item.remote_follow_ups)
         answer = ("Acked", tuple(accepted))
         if task.had_follow_ups:

@@ -105,7 +105,7 @@ def remembered(key: bytes, row: bytes) -> Any:
 
 
 def claims_of(task_id: bytes, token: int, tasks: int) -> list[tuple[bytes, int]]:
-    return [(later_task_id(task_id, at), later_token(token, at)) for at in range(tasks)]
+    return [(later_task_id(task_id, index), later_token(token, index)) for index in range(tasks)]
 
 
 def single_rows(with_runs: dict[bytes, bytes]) -> dict[int, list[tuple[bytes, bytes]]]:
@@ -233,7 +233,7 @@ def answers_of(done: Iterable[outcomes.Outcome]) -> list[Answer]:
         if isinstance(outcome, outcomes.Claimed):
             answers += [answer_of(claim)[:-1] for claim in single_claims(outcome)]
         elif isinstance(outcome, outcomes.AckedRange):
-            answers.append(("AckedRange", tuple((at, refusal.code) for at, refusal in outcome.refused)))
+            answers.append(("AckedRange", tuple((index, refusal.code) for index, refusal in outcome.refused)))
         else:
             answers.append(answer_of(outcome))
     return answers
@@ -246,8 +246,8 @@ def single_claims(claimed: outcomes.Claimed) -> list[outcomes.Claimed]:
 
 def single_ready(task: ReadyTask) -> list[ReadyTask]:
     return [
-        task._replace(sequence=task.sequence + at, task_id=later_task_id(task.task_id, at), tasks=1)
-        for at in range(task.tasks)
+        task._replace(sequence=task.sequence + index, task_id=later_task_id(task.task_id, index), tasks=1)
+        for index in range(task.tasks)
     ]
 
 

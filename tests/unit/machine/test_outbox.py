@@ -21,7 +21,7 @@ AWAY = 2
 
 
 def remote_follow_ups(*envelopes: bytes, destination: int = AWAY) -> tuple[RemoteFollowUp, ...]:
-    return tuple(RemoteFollowUp(at, destination, 0, envelope) for at, envelope in enumerate(envelopes))
+    return tuple(RemoteFollowUp(index, destination, 0, envelope) for index, envelope in enumerate(envelopes))
 
 
 def ack_away(
@@ -210,7 +210,7 @@ def test_a_conflict_that_is_retried_runs_and_has_no_part_in_the_id(shard: Shard)
 def test_messages_are_compared_with_those_before_them(shard: Shard) -> None:
     outcome = receive(shard, 1, *(new_task(request_id=b"r", digest=digest) for digest in (8, 7, 8)))
     assert isinstance(outcome, Received)
-    assert [(each.duplicate, each.state) for each in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
+    assert [(item.duplicate, item.state) for item in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
 
 
 # --- two shards and a bad road between them ---------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class BadRoad(RuleBasedStateMachine):
         claim = entries.Claim(START_MS, START_MS + 9, b"", b"", 0, [accepted.task_id], [])
         (claimed,) = self.source.apply(claim)
         assert isinstance(claimed, Claimed)
-        names = [b"%d" % (len(self.outgoing) + at) for at in range(count)]
+        names = [b"%d" % (len(self.outgoing) + index) for index in range(count)]
         item = AckItem(accepted.task_id, claimed.token, None, (), remote_follow_ups(*names))
         (outcome,) = self.source.apply(entries.AckAway(START_MS, KEEP_MS, 6, [item]))
         if isinstance(outcome, Acked):

@@ -122,7 +122,7 @@ def test_a_task_that_is_in_the_row_and_has_one_too_is_a_violation() -> None:
     task_id = shard.enqueue(tenant=b"blue")
     place = keys.ready(QUEUE, 4, shard.task(task_id).sequence, b"blue")
     shard.kv.write({place: ready_row(task_id, shard.task(task_id).size_bytes)})
-    assert any("twice" in each for each in violations(shard.kv))
+    assert any("twice" in violation for violation in violations(shard.kv))
 
 
 # --- Ages ------------------------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ class Stock(Player):
 
     def take_sent(self, to: str) -> list[Any]:
         taken = [message for receiver, message in self.transport.sent if receiver == to]
-        self.transport.sent = [each for each in self.transport.sent if each[0] != to]
+        self.transport.sent = [item for item in self.transport.sent if item[0] != to]
         return taken
 
 
@@ -388,7 +388,7 @@ class Ours(Player):
                 engine.applied(committed.index)
 
     def newest_round(self, to: str) -> int:
-        rounds = [message.round for each, message in self.sent if each == to and isinstance(message, Append)]
+        rounds = [message.round for item, message in self.sent if item == to and isinstance(message, Append)]
         return max(rounds, default=0)
 
     def tick(self) -> None:
@@ -478,5 +478,5 @@ class Ours(Player):
 
     def take_sent(self, to: str) -> list[Any]:
         taken = [message for receiver, message in self.sent if receiver == to]
-        self.sent = [each for each in self.sent if each[0] != to]
+        self.sent = [item for item in self.sent if item[0] != to]
         return taken

@@ -76,8 +76,10 @@ class Stage:
         for name in self.engines:
             self.collect(name)
         while any(self._passes(sender, to, among) for sender, to, _ in self.on_the_way):
-            mine = [each for each in self.on_the_way if self._passes(each[0], each[1], among)]
-            self.on_the_way = [each for each in self.on_the_way if not self._passes(each[0], each[1], among)]
+            mine = [message for message in self.on_the_way if self._passes(message[0], message[1], among)]
+            self.on_the_way = [
+                message for message in self.on_the_way if not self._passes(message[0], message[1], among)
+            ]
             for sender, to, message in mine:
                 self.give(to, sender, message)
                 self.collect(to)

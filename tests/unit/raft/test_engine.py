@@ -118,7 +118,7 @@ def test_a_hand_over_that_does_not_happen_ends(stage: Stage) -> None:
         stage.now_s += TIMING.heartbeat_s
         a.tick(stage.now_s)
         stage.collect("a")
-        stage.on_the_way = [each for each in stage.on_the_way if "c" not in each[:2]]
+        stage.on_the_way = [message for message in stage.on_the_way if "c" not in message[:2]]
         stage.deliver("ab")
     a.tick(stage.now_s)
     assert a.role == LEADER

@@ -16,7 +16,7 @@ def appends(stage: Stage, to: str) -> list[Append]:
     """What a has for another replica now; the others get theirs."""
     stage.collect("a")
     mine = [message for _, other, message in stage.on_the_way if other == to and isinstance(message, Append)]
-    stage.on_the_way = [each for each in stage.on_the_way if to not in each[:2]]
+    stage.on_the_way = [message for message in stage.on_the_way if to not in message[:2]]
     return mine
 
 

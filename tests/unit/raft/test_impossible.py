@@ -50,7 +50,7 @@ def serving() -> Stage:
     """a leads b and c in term 1; entry 2 is its first, and committed everywhere."""
     stage = Stage()
     stage.serve("a")
-    assert [(each.term, each.commit_index) for each in stage.engines.values()] == [(1, 2)] * 3
+    assert [(engine.term, engine.commit_index) for engine in stage.engines.values()] == [(1, 2)] * 3
     return stage
 
 
@@ -127,7 +127,7 @@ def test_after_any_term_that_is_adopted_the_group_elects() -> None:
     for number, name in enumerate("bcabcabcabca"):
         assert stage.serve(name).term == TERM_LIKELY_MAX - 8 + number
     term = stage["a"].term
-    assert {each.term for each in stage.engines.values()} == {term} == {TERM_LIKELY_MAX + 3}
+    assert {engine.term for engine in stage.engines.values()} == {term} == {TERM_LIKELY_MAX + 3}
     stage["b"].check_term(term + TERMS_AHEAD_MAX)
     assert "too far ahead" in refused(stage, "b", "c", RequestVote(term + TERMS_AHEAD_MAX + 1, 9, 9, True))
 

@@ -31,7 +31,7 @@ def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
 
 
 def answers(said: list[tuple[str, str, Message]], sender: str) -> list[Message]:
-    return [message for each, _, message in said if each == sender]
+    return [message for item, _, message in said if item == sender]
 
 
 # --- a replica that is behind the log's start -------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def a_snapshot_replaces_a_log_that_does_not_agree_or_is_too_short(engine: type[S
         assert (b.commit_index, b.applied_index, b.committed(10)) == (index, index, [])
         assert (b.configuration, b.others) == (group, ("a", "e"))
         assert (b.term, b.leader) == (3, "c")
-        assert [b.term_at(each) for each in (index - 1, index, index + 1)] == [None, term, None]
+        assert [b.term_at(item) for item in (index - 1, index, index + 1)] == [None, term, None]
 
 
 class KeepsPromises(ShardRaft):

@@ -124,7 +124,7 @@ def test_a_deleted_replica_votes_once_in_a_term() -> None:
         stage[candidate]._stand_for_election(transfer=True)
         stage.sync(candidate)
     asked = [message for sender, to, message in stage.on_the_way if (sender, to) == ("b", "c")]
-    stage.on_the_way = [each for each in stage.on_the_way if each[:2] in (("a", "c"), ("a", "d"), ("b", "e"))]
+    stage.on_the_way = [message for message in stage.on_the_way if message[:2] in (("a", "c"), ("a", "d"), ("b", "e"))]
     stage.deliver("acd")
     stage.deliver("be")
     a, b = stage["a"], stage["b"]

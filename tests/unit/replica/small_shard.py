@@ -234,7 +234,7 @@ class SmallShard:
     async def enqueue_run(self, count: int, **changes: Any) -> list[bytes]:
         (accepted,) = await self.submit(run_entries.EnqueueRuns(self.time.now_ms, [new_run(count, **changes)]))
         assert isinstance(accepted, AcceptedRun)
-        return [later_task_id(accepted.task_id, at) for at in range(count)]
+        return [later_task_id(accepted.task_id, index) for index in range(count)]
 
     async def cancel(self, task_id: bytes) -> None:
         await self.submit(entries.Cancel(self.time.now_ms, KEEP_MS, [task_id]))

@@ -61,7 +61,7 @@ def test_a_replica_that_lacks_an_entry_to_be_passed_over_takes_it() -> None:
     poison = record(2, BAD[1])
     decoded = DecodedEntries(SHARD, {skip_name(SHARD, poison)})
     decoded.check([record(1), poison, record(3)])
-    assert [decoded.take(each) for each in (record(1), poison)] == [LeaderStarted(17, False), None]
+    assert [decoded.take(item) for item in (record(1), poison)] == [LeaderStarted(17, False), None]
     with pytest.raises(FrameError):
         decoded.check([record(3, BAD[1])])
 

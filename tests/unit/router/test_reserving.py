@@ -156,7 +156,7 @@ async def test_a_wait_goes_on_when_somebody_else_was_faster(shop: Shop) -> None:
 
 async def test_each_shard_is_first_at_times_and_a_retry_starts_alike(shop: Shop) -> None:
     def first_asked() -> int:
-        calls = [(call, at) for at, broker in enumerate(shop.brokers) for call in broker.calls]
+        calls = [(call, index) for index, broker in enumerate(shop.brokers) for call in broker.calls]
         assert len(calls) == 1
         for broker in shop.brokers:
             broker.calls.clear()

@@ -39,7 +39,7 @@ async def shop(short: None) -> AsyncIterator[Shop]:
 
 def first_is(shard: int, shards: int = 3) -> str:
     """A request id with which this shard is the first to be asked."""
-    places = {each: [0] for each in range(shards)}
+    places = {item: [0] for item in range(shards)}
     return next(name for name in map(str, range(100)) if shards_in_turn(places, name)[0] == shard)
 
 
@@ -115,9 +115,9 @@ async def test_it_is_not_tried_first_for_a_while(shop: Shop, how: str) -> None:
     await shop.reserve(0, first_is(LOST), max_tasks=1, timeout_s=LONG_S)
 
     before = _reserves_at_lost(shop)
-    for at in range(2):
+    for index in range(2):
         shop.shelves[1].held.clear()
-        assert await shop.reserve(0, first_is(LOST), max_tasks=1, attempt=1 + at % 2, timeout_s=LONG_S)
+        assert await shop.reserve(0, first_is(LOST), max_tasks=1, attempt=1 + index % 2, timeout_s=LONG_S)
         assert await shop.reserve(0, max_tasks=1, timeout_s=LONG_S)
         shop.shelves[1].held.clear()
     assert _reserves_at_lost(shop) == before

@@ -17,7 +17,7 @@ class Leader(KnownLeader):
         return ("a", "b")
 
     def pick(self, _now_s: float, avoid: Collection[str] = ()) -> str | None:
-        return next((each for each in self.candidates() if each not in avoid), None)
+        return next((candidate for candidate in self.candidates() if candidate not in avoid), None)
 
 
 class Twice(Call):
