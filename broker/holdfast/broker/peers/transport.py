@@ -372,7 +372,7 @@ class Peers:
     def connection_ended(self, connection: Connection) -> None:
         hello = connection.hello
         if hello is None:
-            return  # its acceptor or dialler cares for it
+            return  # its acceptor or dialler deals with it
         self._closing = [closing for closing in self._closing if not closing.lost.is_set()]
         self._closing.append(connection)
         if isinstance(connection, OutgoingConnection):
