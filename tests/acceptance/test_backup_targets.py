@@ -23,8 +23,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     try:
         server.start()
         with Client(server.address) as client:
-            for at in range(0, TASKS, 500):
-                client.enqueue_many([NewTask("work", "t", b"%d " % n * 150) for n in range(at, at + 500)])
+            for index in range(0, TASKS, 500):
+                client.enqueue_many([NewTask("work", "t", b"%d " % n * 150) for n in range(index, index + 500)])
         yield server
     finally:
         server.close()
@@ -88,7 +88,7 @@ def test_an_encrypted_backup_in_s3_is_made_listed_checked_pruned_and_restored(
         client.enqueue(NewTask("another", "t"))
     second = backup("backup", "create", target, *at, "--address", server.address)
     assert second["copied_bytes"] < first["copied_bytes"] / 10
-    assert [each["id"] for each in backup("backup", "ls", target)["backups"]] == [first["id"], second["id"]]
+    assert [item["id"] for item in backup("backup", "ls", target)["backups"]] == [first["id"], second["id"]]
     assert backup("backup", "verify", target, first["id"], *at)["is_good"]
     assert backup("backup", "verify", target, code=1)["error"]["reason"] == "BACKUP_KEY"
     pruned = backup("backup", "prune", target, "--keep", "1", *at)

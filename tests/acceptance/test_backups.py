@@ -64,7 +64,7 @@ def test_a_single_node_is_backed_up_under_load_and_restored(run: Run, tmp_path: 
     finally:
         server.close()
     assert done(run, "backup", "verify", target)["is_good"]
-    assert [each["id"] for each in done(run, "backup", "ls", target)["backups"]] == [created["id"]]
+    assert [backup["id"] for backup in done(run, "backup", "ls", target)["backups"]] == [created["id"]]
 
     done(run, "backup", "restore", target, "--data-dir", restored_dir)
     assert run("backup", "restore", target, "--data-dir", restored_dir)[0] == 1, "it is not empty any more"
@@ -98,7 +98,7 @@ def test_what_is_damaged_is_named_and_refused(run: Run, tmp_path: Path) -> None:
         server.close()
     [manifest] = (target / "backups").iterdir()
     written = manifest.read_bytes()
-    digest = max(json.loads(written)["shards"][0]["files"], key=lambda each: each["size_bytes"])["sha256"]
+    digest = max(json.loads(written)["shards"][0]["files"], key=lambda item: item["size_bytes"])["sha256"]
     file = target / "files" / digest[:2] / digest
     content = file.read_bytes()
 
@@ -290,7 +290,7 @@ def test_workers_of_the_former_life_go_on_with_what_was_restored(run: Run, tmp_p
                 worker.wait_for("begin", 2, slow.id)
                 with chores.make_app(address) as app:
                     assert app.handle(slow.id).result(timeout=DEADLINE_S) == worker.pid
-                    assert [app.handle(each.id).info().state.name for each in later] == ["DELAYED"] * 5
+                    assert [app.handle(item.id).info().state.name for item in later] == ["DELAYED"] * 5
                 assert worker.stop().succeeded == 1, "once, as it was accepted once"
         finally:
             worker.close()

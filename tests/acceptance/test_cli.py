@@ -151,7 +151,7 @@ def test_dead_letters_from_ls_to_discard(here: Here, worker: subprocess.Popen[st
         assert here.run("task", "wait", task_id, "--timeout", "30s") == 6
     assert stop(worker)[0] == 0
     listed = here.json("dlq", "ls", "sums")
-    assert sorted(each["task_id"] for each in listed["dead_letters"]) == sorted(ids)
+    assert sorted(dead_letter["task_id"] for dead_letter in listed["dead_letters"]) == sorted(ids)
     assert here.json("dlq", "ls", "sums", "--limit", "2")["more"] is True
     assert here.run("dlq", "ls", "sums") == 0
     assert "ATTEMPTS_SPENT" in here.out
@@ -205,7 +205,7 @@ def test_cancel_of_a_running_task_and_ctrl_c_in_a_wait(here: Here, worker: subpr
 
 def test_queue_ls(here: Here) -> None:
     here.enqueue("a-queue", "t")
-    assert "a-queue" in [each["queue"] for each in here.json("queue", "ls")["queues"]]
+    assert "a-queue" in [queue["queue"] for queue in here.json("queue", "ls")["queues"]]
     assert here.run("queue", "ls") == 0
     assert re.search(r"^a-queue +1 ", here.out, re.MULTILINE)
 

@@ -70,7 +70,7 @@ def commands_of_manifests() -> list[list[str]]:
                 environment = every.environment(container, fields, "secret")
                 found += [command_of(container, environment), hook_command(container, environment)]
     ours = [words for words in found if words[:1] == ["holdfast"]]
-    return [words for at, words in enumerate(ours) if words not in ours[:at]]
+    return [words for index, words in enumerate(ours) if words not in ours[:index]]
 
 
 @pytest.mark.parametrize("words", commands_of_manifests(), ids=shlex.join)
@@ -125,7 +125,7 @@ def test_the_secrets_of_the_page_are_those_that_pods_need() -> None:
 
 
 def test_every_alert_is_on_the_page() -> None:
-    groups = [group for each in manifests("production").of("PrometheusRule") for group in each.spec["groups"]]
+    groups = [group for item in manifests("production").of("PrometheusRule") for group in item.spec["groups"]]
     alerts = {rule["alert"] for group in groups for rule in group["rules"]}
     assert {name for name in re.findall(r"`(Holdfast\w+)`", PAGE) if name.startswith("Holdfast")} == alerts
 
@@ -153,7 +153,7 @@ def test_certificates_made_by_hand_fit_the_brokers(tmp_path: Path) -> None:
     )  # fmt: skip
     brokers = manifests("production-secrets").find("StatefulSet", "holdfast-broker")
     assert brokers is not None
-    assert all(f"DNS:holdfast-broker-{at}" in shown.stdout for at in range(brokers.spec["replicas"]))
+    assert all(f"DNS:holdfast-broker-{index}" in shown.stdout for index in range(brokers.spec["replicas"]))
 
 
 @pytest.mark.skipif(not has_kubectl(), reason="kubectl is not on PATH")

@@ -241,8 +241,8 @@ def test_whatever_a_handler_does_its_attempt_ends(
     """The slot is free again, and the task does not stay with the worker for ever."""
     arguments = () if when is None else (when,)
     worker = make_worker([queue], concurrency=1)
-    for each in (name, f"{name}_async"):
-        handle = app.tasks[each].options(queue=queue).enqueue(*arguments)
+    for item in (name, f"{name}_async"):
+        handle = app.tasks[item].options(queue=queue).enqueue(*arguments)
         after = app.tasks["echo"].options(queue=queue).enqueue("next")
         assert after.result(timeout=PROMPT_S) == "next"
         wait_for_failure(handle)
@@ -309,9 +309,9 @@ def test_a_blocking_handler_sees_that_it_is_cancelled(
 ) -> None:
     handle = app.tasks["wait_at"].enqueue(str(gate), obeys=True)
     deaf = app.tasks["wait_at"].enqueue(str(gate))
-    for each in (handle, deaf):
-        everyday_worker.wait_for("begin", 1, each.id)
-        assert each.cancel() is TaskState.CLAIMED
+    for item in (handle, deaf):
+        everyday_worker.wait_for("begin", 1, item.id)
+        assert item.cancel() is TaskState.CLAIMED
     with pytest.raises(TaskCancelled):
         handle.result(timeout=TIMEOUT_S)
     [reported] = everyday_worker.journal("reported", handle.id)

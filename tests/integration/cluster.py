@@ -95,7 +95,7 @@ class NodeProcess(ServerProcess):
 
     def leads_in(self, shard: int) -> int | None:
         """The term in which it leads, as far as it has said since its last start; None if it does not."""
-        said = [(event, term) for event, each, term in self._said(self.log_text) if each == shard]
+        said = [(event, term) for event, item, term in self._said(self.log_text) if item == shard]
         return said[-1][1] if self.is_up and not self.paused and said and said[-1][0] == "leading" else None
 
     @staticmethod
@@ -142,9 +142,9 @@ class Cluster:
             'cluster_name = "chaos"',
             f"shards = {self._shards}",
         ]
-        for each in self.names:
-            lines += ["[[nodes]]", f'name = "{each}"', f'address = "{HOST}:{self._ports[each]}"']
-            lines += [f'peer_address = "{HOST}:{self._peer_ports[each]}"']
+        for item in self.names:
+            lines += ["[[nodes]]", f'name = "{item}"', f'address = "{HOST}:{self._ports[item]}"']
+            lines += [f'peer_address = "{HOST}:{self._peer_ports[item]}"']
         return "\n".join(lines) + "\n"
 
     # --- life -------------------------------------------------------------------------------------------------

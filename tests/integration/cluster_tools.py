@@ -163,7 +163,7 @@ def damage(cluster: Cluster, name: str, pattern: str) -> Path:
     assert not cluster.nodes[name].is_up
     contents = {path: path.read_bytes() for path in cluster.nodes[name].data_dir.glob(pattern)}
     path, data = max(contents.items(), key=lambda item: len(item[1].rstrip(b"\0")))
-    offset = next(at for at in range(len(data.rstrip(b"\0")) // 3, len(data)) if data[at])
+    offset = next(index for index in range(len(data.rstrip(b"\0")) // 3, len(data)) if data[index])
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(bytes([data[offset] ^ 0x10]))

@@ -58,7 +58,7 @@ class MapCluster:
         self.nodes: dict[str, NodeProcess] = {}
         self._onlooker: Client | None = None
         ports = enumerate(free_ports(routers))
-        self.routers = [RouterProcess(self._home(f"r{at + 1}"), port, self.etcd_endpoints) for at, port in ports]
+        self.routers = [RouterProcess(self._home(f"r{index + 1}"), port, self.etcd_endpoints) for index, port in ports]
 
     def _home(self, name: str) -> Path:
         home = self.directory / name
@@ -229,7 +229,7 @@ def _etcd_of(directory: Path, size: int) -> list[EtcdProcess]:
 def _all_hashes(client: Client, shard: int) -> list[str]:
     """Of each replica; none if one has none."""
     hashes = [one.state_hash for one in client.hash_shard(shard).replicas]
-    return [each for each in hashes if each is not None] if None not in hashes else []
+    return [shard_hash for shard_hash in hashes if shard_hash is not None] if None not in hashes else []
 
 
 def _alive(info: ClusterInfo) -> list[str]:

@@ -145,7 +145,9 @@ class MapLoad:
             wait_until(lambda: self._is_finished(client), "all tasks to be finished", deadline_s=2 * DEADLINE_S)
             ids = list(self.accepted.values())
             found = [
-                one for at in range(0, len(ids), 500) for one in client.wait_tasks(ids[at : at + 500], timeout_s=5)
+                one
+                for index in range(0, len(ids), 500)
+                for one in client.wait_tasks(ids[index : index + 500], timeout_s=5)
             ]
         lost = [one for one in found if not isinstance(one, TaskInfo) or one.state is not TaskState.SUCCEEDED]
         assert lost == []

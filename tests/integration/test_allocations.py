@@ -125,9 +125,9 @@ def test_a_rate_is_kept_over_all_shards_whoever_leads_them(tmp_path: Path) -> No
                 thread.join()
             times_s = sorted(client.get_task(task_id).changed_at_ms / 1000 for task_id in accepted)
     most = max(
-        (at - since + 1) - RATE * (times_s[at] - times_s[since])
+        (index - since + 1) - RATE * (times_s[index] - times_s[since])
         for since in range(RATED_TASKS)
-        for at in range(since, RATED_TASKS)
+        for index in range(since, RATED_TASKS)
     )
     assert most <= BURST + SHARDS + RATE * CLOCKS_S
     assert times_s[-1] - times_s[0] < 3 * RATED_TASKS / RATE, "and it is used"

@@ -521,7 +521,7 @@ async def test_bad_items_of_a_batch_are_refused_in_place(server: ServerProcess, 
     async with AsyncClient(server.address) as client:
         claims = await client.reserve([queue], max_tasks=10)
     assert [claim.type for claim in claims] == ["0", "3", "7"]
-    assert [claim.task_id for claim in claims] == [outcomes[at].accepted.task_id for at in (0, 3, 7)]
+    assert [claim.task_id for claim in claims] == [outcomes[index].accepted.task_id for index in (0, 3, 7)]
 
 
 async def test_the_limits_themselves_are_allowed(server: ServerProcess, queue: str) -> None:

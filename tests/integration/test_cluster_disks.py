@@ -179,7 +179,9 @@ def test_a_damaged_node_says_so_and_is_rebuilt(cluster: Cluster, leader: str, pa
     set_aside = [path.read_text().strip() for path in node.data_dir.parent.glob("data.damaged-*/NODE_ID")]
     assert former.split("/")[1] in set_aside, "the old data are kept"
     wait_for_members(cluster, SHARDS)
-    replicas = wait_until(lambda: {name: each for name, each in cluster.replicas().items() if name == follower}, "it")
+    replicas = wait_until(
+        lambda: {name: replica for name, replica in cluster.replicas().items() if name == follower}, "it"
+    )
     assert replicas[follower].role in (ReplicaRole.FOLLOWER, ReplicaRole.LEADER), "it votes"
     check_nothing_is_missing(cluster)
 

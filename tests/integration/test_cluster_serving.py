@@ -91,7 +91,7 @@ def test_a_hand_over_to_who_cannot_lead_is_refused_and_costs_nothing(cluster: Cl
         client.enqueue(NewTask(queue, "t"))
     cluster.start_node(gone)
     # Unless there was an election, because the machine was busy: that begins another term.
-    if max(each for _, each, _ in cluster.leaderships()) == term:
+    if max(leadership for _, leadership, _ in cluster.leaderships()) == term:
         stopped = [line for line in cluster.nodes[leader].events("leading_no_more") if line["term"] == term]
         assert stopped == [], "nothing was stopped for it"
 

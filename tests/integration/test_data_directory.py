@@ -107,7 +107,7 @@ def test_a_torn_tail_is_cut(copy: Path, make_server: MakeServer) -> None:
     """The last round was being written when the power went: it was never acknowledged, and what is before it counts."""
     segment = sorted((copy / "log").iterdir())[0]
     data = bytearray(segment.read_bytes())
-    last = max(at for at in range(BLOCK_BYTES, len(data), BLOCK_BYTES) if data[at : at + 4] == b"HFRD")
+    last = max(index for index in range(BLOCK_BYTES, len(data), BLOCK_BYTES) if data[index : index + 4] == b"HFRD")
     data[last + 600 : last + 700] = bytes(100)
     segment.write_bytes(data)
     server = make_server(data_dir=copy).start()

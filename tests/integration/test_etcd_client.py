@@ -14,13 +14,13 @@ from holdfast.cluster.etcd import client as client_module
 from holdfast.cluster.etcd.api import (
     COMMIT_BYTES_MAX,
     COMMIT_OPERATIONS_MAX,
+    CommitUnknownError,
     CompactedError,
     Delete,
     Etcd,
     EtcdRefusedError,
     EtcdUnavailableError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Row,
     Unchanged,
@@ -372,8 +372,8 @@ async def test_a_silent_member_is_left_for_another(
             await put(fresh, prefix, b"3")  # not even a connection: certainly not sent, so sent to another
             await watcher.until(lambda it: len(it.events) == 3)
         assert [value for _, _, value in watcher.events] == [b"1", b"2", b"3"]
-        for each in (client, fresh, watching_client):
-            await each.close()
+        for item in (client, fresh, watching_client):
+            await item.close()
     finally:
         for member in members:
             member.kill()
@@ -388,7 +388,7 @@ async def test_silence_ends_a_commit_as_unknown_and_a_lease_in_time(own_server: 
     client._timeout_s = client._attempt_s = 0.5  # only now: what is to be answered has time
     paused_s = time.monotonic()
     with stalls() as stalled:
-        unknown = fails_within(10, put(client, prefix, b"unknown"), OutcomeUnknownError)
+        unknown = fails_within(10, put(client, prefix, b"unknown"), CommitUnknownError)
         _, said = await asyncio.gather(unknown, fails_within(10, client.get(prefix), EtcdUnavailableError))
         assert "did not answer" in said
         assert "not answered" in await fails_within(10, keeping, LeaseLostError)
@@ -406,7 +406,7 @@ async def test_nobody_there(prefix: bytes) -> None:
     assert one in said
     assert two in said
     assert "refuses connections" in said
-    assert not isinstance(raised.value, OutcomeUnknownError), "it is certain that nothing was done"
+    assert not isinstance(raised.value, CommitUnknownError), "it is certain that nothing was done"
     await client.close()
 
 

@@ -110,7 +110,7 @@ async def test_every_tenth_claim_is_of_the_oldest(client: AsyncClient, queue: st
     await fill(client, [NewTask(queue, "t", priority=0, tenant="patient") for _ in range(10)])
     await fill(client, [NewTask(queue, "t", priority=9, tenant="urgent") for _ in range(200)])
     claims = await claim(client, queue, 100, batch=9)
-    low = [at for at, one in enumerate(claims) if one.priority == 0]
+    low = [index for index, one in enumerate(claims) if one.priority == 0]
     assert len(low) == 10
     assert max(later - former for former, later in zip([-1, *low], low, strict=False)) <= 10
 

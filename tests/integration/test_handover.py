@@ -128,8 +128,8 @@ def test_it_says_in_time_which_shards_would_lose_their_majority(cluster: MapClus
     with handover(cluster.nodes["n1"].address, "n1", "3s") as command:
         code, said, err = command.end()
     assert (code, said["may_stop"]) == (7, False)
-    assert {each["shard"] for each in said["held_back"]} == set(range(SHARDS))
-    assert all("n3" in each["why"] for each in said["held_back"])
+    assert {reason["shard"] for reason in said["held_back"]} == set(range(SHARDS))
+    assert all("n3" in reason["why"] for reason in said["held_back"])
     problem = json.loads(err)
     assert problem["error"]["reason"] == "HELD_BACK"
     assert "shards 0, 1, 2, 3 would lose the majority" in problem["error"]["message"]

@@ -101,7 +101,7 @@ class Load:
                             kinds = ["ack"] * len(claims)
                         late += [(now_s(), claim) for kind, claim in zip(kinds, claims, strict=True) if kind == "late"]
                         overdue = [(ago_s, claim) for ago_s, claim in late if now_s() - ago_s > 1.3]
-                        late = [each for each in late if each not in overdue]
+                        late = [item for item in late if item not in overdue]
                         await asyncio.gather(
                             *(self._settle(client, kind, claim) for kind, claim in zip(kinds, claims, strict=True)),
                             *(self._settle(client, "ack", claim) for _, claim in overdue),

@@ -45,7 +45,7 @@ CAPS: dict[str, tuple[QueuePolicy, Kinds, int]] = {
 def tasks_of(queue: str, kinds: Kinds, number: int) -> list[NewTask]:
     """`number` tasks of each name, in turn; without names of one kind only."""
     given: list[dict[str, str]] = [{field: name} for field, names in kinds.items() for name in names] or [{}]
-    return [NewTask(queue, "t", **each) for _ in range(number) for each in given]  # type: ignore[arg-type]
+    return [NewTask(queue, "t", **item) for _ in range(number) for item in given]  # type: ignore[arg-type]
 
 
 def count_by_name(claims: Sequence[ClaimedTask]) -> dict[str, int]:

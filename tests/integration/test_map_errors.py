@@ -346,7 +346,7 @@ def test_a_shard_that_is_made_anew_never_mixes_with_its_former_life(cluster: Map
         cluster.nodes[away].launch()
         cluster.wait_settled()
         deleted = [cluster.nodes[name].events("replica_deleted") for name in cluster.nodes]
-        assert all([event["former_life"] for event in events] == [True] for events in deleted)
+        assert all([event["former_incarnation"] for event in events] == [True] for events in deleted)
         claims = client.reserve([first], max_tasks=10, worker="w", wait_ms=1000)
         assert [(claim.task_id, claim.payload) for claim in claims] == [(new.task_id, b"new")]
         assert claims[0].token > old.token
@@ -371,7 +371,7 @@ async def make_anew(cluster: MapCluster, number: int) -> int:
     group = mapped_group(record.incarnation + 1, secrets.randbits(RANDOM_BITS))
     # The founder must be somebody who is there.
     leader = cluster.wait_for_leader(number)
-    founders = sorted(record.voters, key=lambda each: not each.startswith(f"{leader}/"))
+    founders = sorted(record.voters, key=lambda item: not item.startswith(f"{leader}/"))
     new = ShardRecord(group=group, replicas=record.replicas, founders=tuple(founders))
     key = keys_of(NAME).shard(number)
     assert (await etcd.commit([Unchanged(key, revision)], [Put(key, new.encode())])).is_done
@@ -402,8 +402,8 @@ def test_a_name_and_a_node_id_are_one_nodes_only(cluster: MapCluster, intruders:
     first = cluster.nodes["n1"]
     check_ends(intruders.namesake, "Expected to be the only node named n1", first.address, "another node_name")
     check_ends(intruders.copied, "Expected to be the only one with this node id", intruders.guest.address, "was copied")
-    assert all(each.is_up for each in (intruders.guest, *cluster.nodes.values()))
-    nodes = {each.name: each.address for each in cluster.info().nodes if each.is_alive}
+    assert all(node.is_up for node in (intruders.guest, *cluster.nodes.values()))
+    nodes = {node.name: node.address for node in cluster.info().nodes if node.is_alive}
     assert nodes.keys() == {"n1", "n2", "n3", "guest"}
     assert (nodes["n1"], nodes["guest"]) == (first.address, intruders.guest.address)
     cluster.check_hashes()

@@ -146,7 +146,7 @@ def check_new_queue(address: str, *, is_direct: bool) -> None:
     with Client(address, timeout_s=DEADLINE_S, direct=is_direct) as client:
         sent = [client.enqueue(NewTask(queue, "t", b"x")) for queue in queues]
         sent += [
-            one for one in client.enqueue_many([NewTask(each, "t") for each in queues]) if isinstance(one, Accepted)
+            one for one in client.enqueue_many([NewTask(queue, "t") for queue in queues]) if isinstance(one, Accepted)
         ]
         claims = claim_all(client, queues, len(sent))
         assert sorted(claim.task_id for claim in claims) == sorted(one.task_id for one in sent)

@@ -59,7 +59,7 @@ def replication_is_kept(cluster: MapCluster) -> Iterator[None]:
             ends.set()
         looking.result()
     assert {shard for shard, _, _ in seen} == set(range(SHARDS))
-    assert [each for each in seen if each[2] < REPLICATION] == []
+    assert [item for item in seen if item[2] < REPLICATION] == []
     for shard in before:
         check_each_configuration(cluster, shard)
 
@@ -236,7 +236,9 @@ def test_two_nodes_are_drained_and_removed_under_load(cluster: MapCluster, opera
 def holds_replicas(operator: Client, *names: str) -> bool:
     """As the server that is asked sees it."""
     shards = operator.describe_cluster().shards
-    held = {each.partition("/")[0] for shard in shards for each in (*shard.replicas, *shard.voters, *shard.leaving)}
+    held = {
+        replica.partition("/")[0] for shard in shards for replica in (*shard.replicas, *shard.voters, *shard.leaving)
+    }
     return bool(held & set(names))
 
 

@@ -104,6 +104,6 @@ async def test_the_command_line_talks_to_a_server(shared_server: ServerProcess, 
 
     accepted = await asyncio.to_thread(run, "enqueue", queue, "hello", '{"name": "world"}')
     stats = await asyncio.to_thread(run, "queue", "stats", queue)
-    assert [(each["queue"], each["ready"]) for each in stats["queues"]] == [(queue, 1)]
+    assert [(queue["queue"], queue["ready"]) for queue in stats["queues"]] == [(queue, 1)]
     task = await asyncio.to_thread(run, "task", "get", accepted["task_id"])
     assert (task["state"], task["queue"]) == ("READY", queue)

@@ -22,7 +22,7 @@ from holdfast.raft.messages import (
     TERM_MAX,
     Append,
     AppendReply,
-    Kind,
+    EntryKind,
     LogEntry,
     Message,
     PreVote,
@@ -146,11 +146,16 @@ def impossible(number: int, newest: Append) -> bytes:
     term, last, huge = newest.term, newest.previous_index, (TERM_MAX, TERM_MAX + 1, 2**64 - 1)[number % 3]
     messages: list[Message] = [
         Append(term, newest.previous_index, newest.previous_term, (), 0, 1),
-        Append(term, 0, 0, (LogEntry(1, term, Kind.REGULAR, COMMAND),), 1, 1),
-        Append(term + 1, 0, 0, (LogEntry(1, term + 1, Kind.REGULAR, COMMAND),), 1, 1),
+        Append(term, 0, 0, (LogEntry(1, term, EntryKind.REGULAR, COMMAND),), 1, 1),
+        Append(term + 1, 0, 0, (LogEntry(1, term + 1, EntryKind.REGULAR, COMMAND),), 1, 1),
         # As a new leader would append it, and committed at once; but whoever applies it ends.
         Append(
-            term + 1, last, newest.previous_term, (LogEntry(last + 1, term + 1, Kind.REGULAR, b"\xff"),), last + 1, 1
+            term + 1,
+            last,
+            newest.previous_term,
+            (LogEntry(last + 1, term + 1, EntryKind.REGULAR, b"\xff"),),
+            last + 1,
+            1,
         ),
         Append(huge, 1, 1, (), 0, 1),
         RequestVote(huge, 1, 1, True),

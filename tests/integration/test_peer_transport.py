@@ -116,7 +116,7 @@ async def test_the_one_that_is_refused_says_so_itself(ports: Mapping[str, int]) 
                 refused = twin.peers.counters.refused_by_peers
                 await until(lambda: refused[Reason.TWO_OF_ONE_NAME] >= 2, "the twin to be refused")
                 assert not twin.peers.connected()
-    [said] = [each for each in logs if each["event"] == "another node refuses a connection"]
+    [said] = [log for log in logs if log["event"] == "another node refuses a connection"]
     assert said["found"] == "two nodes call themselves n2: this one and another"
 
 

@@ -4,7 +4,7 @@ it."""
 from pathlib import Path
 
 from holdfast.client import Client, NewTask
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.wal.disk import RealDisk
 from holdfast.wal.node_log import NodeLog
@@ -22,7 +22,7 @@ def poison(node: NodeProcess) -> int:
     journal = NodeJournal.load(log, 0)
     assert journal is not None
     index = journal.last_index + 1
-    journal.append(LogEntry(index, journal.term, Kind.REGULAR, b"\xff"))
+    journal.append(LogEntry(index, journal.term, EntryKind.REGULAR, b"\xff"))
     flush = log.begin_flush()
     assert flush is not None
     flush.run()

@@ -46,13 +46,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
 @pytest.fixture(scope="module")
 def watching(cluster: MapCluster) -> Iterator[list[RebalancerProcess]]:
     both = [RebalancerProcess(cluster.directory / name, cluster.etcd_endpoints) for name in ("w1", "w2")]
-    for each in both:
-        each.launch()
-    for each in both:
-        each.wait_serving()
+    for item in both:
+        item.launch()
+    for item in both:
+        item.wait_serving()
     yield both
-    for each in both:
-        each.close()
+    for item in both:
+        item.close()
 
 
 def replicas(cluster: MapCluster) -> Counter[str]:
@@ -62,8 +62,8 @@ def replicas(cluster: MapCluster) -> Counter[str]:
 def test_what_is_gone_for_good_is_made_anew_and_gets_its_share_when_it_returns(
     cluster: MapCluster, watching: list[RebalancerProcess]
 ) -> None:
-    until(lambda: any(each.is_active for each in watching), "one of them to be active")
-    active, other = sorted(watching, key=lambda each: not each.is_active)
+    until(lambda: any(item.is_active for item in watching), "one of them to be active")
+    active, other = sorted(watching, key=lambda item: not item.is_active)
     assert json.loads(other.get("/readyz")[1])["reason"].startswith("standing by")
     with load_on(cluster, queues_of_all_shards("anew", SHARDS)) as load:
         load.wait_for(10)
@@ -95,7 +95,7 @@ def test_it_is_paused_for_all_of_them(cluster: MapCluster, watching: list[Rebala
     cluster.add_node()
     with Client(cluster.address, timeout_s=DEADLINE_S) as client:
         client.drain_node("n1")
-        until(lambda: any('"state": "paused"' in each.log_text for each in watching), "it to be heard of")
+        until(lambda: any('"state": "paused"' in item.log_text for item in watching), "it to be heard of")
         assert replicas(cluster)["n1"] > 0
         assert cluster.info().plan is None
         assert not holdfast("rebalance", "--resume", "--address", cluster.address)["is_paused"]
@@ -122,4 +122,4 @@ def test_an_operator_who_drains_a_node_waits_for_its_plan_and_is_not_refused(
     assert drain.returncode == 0, notes
     assert replicas(cluster)["n2"] == 0
     assert replicas(cluster)[new.name] > 0, "the plan was carried out, not given up"
-    assert not any(f'"kind": "cancel", "node": "{new.name}"' in each.log_text for each in watching)
+    assert not any(f'"kind": "cancel", "node": "{new.name}"' in item.log_text for item in watching)

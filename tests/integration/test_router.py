@@ -52,12 +52,12 @@ class Map:
 
     async def init(self) -> None:
         names = self._cluster.names
-        for at, name in enumerate(names):
+        for index, name in enumerate(names):
             node = NodeRecord(
-                name=name, node_id=f"{at + 1:032x}", address=self._cluster.nodes[name].address, peer_address="h:1"
+                name=name, node_id=f"{index + 1:032x}", address=self._cluster.nodes[name].address, peer_address="h:1"
             )
             await self.write(self._keys.node(name), node.encode())
-        founders = tuple(f"{name}/{at + 1:032x}" for at, name in enumerate(names))
+        founders = tuple(f"{name}/{position + 1:032x}" for position, name in enumerate(names))
         for shard in range(SHARDS):
             record = ShardRecord(group=GROUP, replicas=tuple(names), founders=founders)
             await self.write(self._keys.shard(shard), record.encode())

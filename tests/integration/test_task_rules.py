@@ -220,8 +220,8 @@ async def test_dead_letters_by_what_they_are(client: AsyncClient, queue: str) ->
 async def test_a_purge_finds_the_tasks_of_every_subqueue(client: AsyncClient, queue: str) -> None:
     """Long sub-queues and short ones, more than fit on a page, and those without a tenant."""
     tenants = [f"tenant-{n // 2}" for n in range(1400)] + ["burst"] * 20 + [""] * 5
-    for at in range(0, len(tenants), 1000):
-        await client.enqueue_many([NewTask(queue, "t", tenant=tenant) for tenant in tenants[at : at + 1000]])
+    for index in range(0, len(tenants), 1000):
+        await client.enqueue_many([NewTask(queue, "t", tenant=tenant) for tenant in tenants[index : index + 1000]])
     assert await client.purge_queue(queue, dry_run=True) == len(tenants)
     assert await client.purge_queue(queue) == len(tenants)
     stats = await client.queue_stats(queue)

@@ -484,7 +484,9 @@ class Copies:
         replica = self._replica
         rows = dict(rows_of(replica.shard.reader, b"\x00", b"\xff"))
         meta = state_machine.Machine(MemoryKV(rows)).meta
-        known = [configuration for at, configuration in replica.journal.configurations if at <= meta.applied_index]
+        known = [
+            configuration for index, configuration in replica.journal.configurations if index <= meta.applied_index
+        ]
         configuration = known[-1] if known else NO_CONFIGURATION
         return Snapshot(self._node.me, replica.raft.term, meta.applied_index, meta.applied_term, configuration, rows)
 

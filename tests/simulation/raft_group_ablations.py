@@ -14,7 +14,7 @@ class CountsOldVoters(ShardRaft):
 
     def _advance_commit(self) -> None:
         known = self.journal.configurations
-        committed = [each for at, each in known if at <= self.commit_index] or [known[0][1]]
+        committed = [item for index, item in known if index <= self.commit_index] or [known[0][1]]
         index = counted(self, committed[-1].voters)
         if index > self.commit_index and self.term_at(index) == self.term:
             self.commit_index = index
@@ -153,7 +153,7 @@ class EchoesOldTerms(ShardRaft):
         super()._on_append_reply(sender, reply)
 
 
-class CountsFormerLives(ShardRaft):
+class CreditsTombstones(ShardRaft):
     """Who was removed and added again counts with what it acknowledged before."""
 
     def _follow_members(self) -> None:
@@ -204,7 +204,7 @@ GROUP_ABLATIONS: list[type[ShardRaft]] = [
     LeadsWithoutAnswers,
     ReadsWithoutAsking,
     EchoesOldTerms,
-    CountsFormerLives,
+    CreditsTombstones,
     ForgetsItsFormerLog,
 ]
 WORLD_ABLATIONS: list[type[World]] = [KeepsItsIdentity, ForgetsItsVote]

@@ -39,7 +39,7 @@ KNOWN: dict[str, tuple[int, int]] = {
     "LeadsWithoutAnswers": (56, 3),
     "ReadsWithoutAsking": (0, 5),
     "EchoesOldTerms": (2, 3),
-    "CountsFormerLives": (1, 5),
+    "CreditsTombstones": (1, 5),
     "ForgetsItsFormerLog": (4, 5),
     "KeepsItsIdentity": (0, 5),
     "ForgetsItsVote": (17, 5),

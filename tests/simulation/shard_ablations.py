@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import Replica
-from holdfast.storage.checkpoints import Checkpointer, Kept
+from holdfast.storage.checkpoints import Checkpointer, CheckpointSource
 from holdfast.storage.rocksdb import StateError
 from holdfast.wal.node_log import Flush
 
@@ -25,7 +25,7 @@ def answer_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 def cut_what_the_flush_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     flush = Checkpointer.flush
 
-    async def capture_late(checkpointer: Checkpointer, replica: Kept) -> None:
+    async def capture_late(checkpointer: Checkpointer, replica: CheckpointSource) -> None:
         try:
             await checkpointer._run_blocking(replica.state.flush)
         except StateError:
@@ -38,7 +38,7 @@ def cut_what_the_flush_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 class _FlushedTooEarly:
     """A replica whose state was flushed before; what was applied since is not in it."""
 
-    def __init__(self, replica: Kept) -> None:
+    def __init__(self, replica: CheckpointSource) -> None:
         self.number = replica.number
         self.is_alone = replica.is_alone
         self.applied_index = replica.applied_index

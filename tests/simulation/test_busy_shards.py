@@ -49,7 +49,7 @@ class BusyCluster:
         machines = [Machine(number + 1, random.Random(number)) for number in range(3)]
         network = Network(random.Random(1), plan)
         self.nodes = [
-            Node(plan, machine, network, self.watch, [each.identity for each in machines]) for machine in machines
+            Node(plan, machine, network, self.watch, [machine.identity for machine in machines]) for machine in machines
         ]
         self.answers: Counter[str] = Counter()
         self.answered: Counter[int] = Counter()  # by shard

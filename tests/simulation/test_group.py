@@ -33,7 +33,7 @@ from holdfast.storage.startup_checks import RecoveryError
 from holdfast.wal.node_log import Flush
 from tests.simulation import group_world, virtual_time
 from tests.simulation.fake_disk import SimulatedCrash
-from tests.simulation.group_clients import QUEUES, Books, Caller, Finisher, Producer, Worker
+from tests.simulation.group_clients import QUEUES, Caller, CallerLedger, Finisher, Producer, Worker
 from tests.simulation.group_faults import Faults
 from tests.simulation.group_plan import Plan
 from tests.simulation.group_world import SHARDS, Machine, Network, Node, Watch
@@ -62,7 +62,7 @@ class Simulation:
         self.watch = Watch()
         self.network = Network(self._draw(), self.plan)
         self.machines = [Machine(number + 1, self._draw()) for number in range(self.plan.nodes)]
-        self.books = {shard: Books(shard) for shard in SHARDS}
+        self.books = {shard: CallerLedger(shard) for shard in SHARDS}
         self.starts = 0
         self._is_peace = False
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

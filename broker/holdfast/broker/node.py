@@ -264,7 +264,9 @@ class Node:
         _log.info(
             "recovered",
             shards=len(self._host.replicas),
-            entries_to_apply=sum(at.raft.last_index - at.applied_index for at in self._host.replicas.values()),
+            entries_to_apply=sum(
+                replica.raft.last_index - replica.applied_index for replica in self._host.replicas.values()
+            ),
             log_bytes=self._node_log.size_bytes,
             clean=self._node_log.was_closed,
             seconds=round(time.perf_counter() - started, 3),
@@ -476,15 +478,15 @@ class Node:
         metrics.writes_refused.set(self._guard.refusing)
         metrics.replicas.set(len(shards))
         metrics.shards_led.set(sum(shard.serves for shard in shards))
-        metrics.replication_lag_entries.set(max((at.lag for at in self._host.replicas.values()), default=0))
+        metrics.replication_lag_entries.set(max((replica.lag for replica in self._host.replicas.values()), default=0))
         if self._cluster is not None:
             counters = self._cluster.counters
             metrics.peers_connected.set(len(self._cluster.connected()))
             metrics.peer_bytes_sent.set(counters.bytes_sent)
             metrics.peer_frames_dropped.set(counters.frames_dropped_full + counters.frames_dropped_unconnected)
             certificates = self._cluster.certificates
-            metrics.certificates_reloaded.set(sum(each.reloads for each in certificates))
-            metrics.certificates_unusable.set(any(each.problem for each in certificates))
+            metrics.certificates_reloaded.set(sum(certificate.reloads for certificate in certificates))
+            metrics.certificates_unusable.set(any(certificate.problem for certificate in certificates))
         if isinstance(self._cluster, MappedCluster):
             metrics.map_revision.set(self._cluster.follower.map.revision)
             metrics.map_is_current.set(self._cluster.follower.is_current)

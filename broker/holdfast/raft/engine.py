@@ -24,8 +24,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
+    EntryKind,
     ImpossibleMessageError,
-    Kind,
     LogEntry,
     Message,
     PreVote,
@@ -118,9 +118,9 @@ class ShardRaft(AliveRaft):
             case TimeoutNow():
                 self._on_timeout_now(sender, message)
 
-    def propose(self, command: bytes, kind: Kind = Kind.REGULAR) -> int | None:
+    def propose(self, command: bytes, kind: EntryKind = EntryKind.REGULAR) -> int | None:
         """The index of the new entry; None if this replica does not lead, or is handing over."""
-        assert kind != Kind.CONFIGURATION, "members change through propose_configuration"
+        assert kind != EntryKind.CONFIGURATION, "members change through propose_configuration"
         if not self.accepts:
             return None
         entry = LogEntry(self.last_index + 1, self.term, kind, command)
@@ -281,7 +281,7 @@ class ShardRaft(AliveRaft):
     # --- elections --------------------------------------------------------------------------------------------
 
     def _may_stand(self) -> bool:
-        """Not before it has again what it had in a former life: those who count on that would be betrayed."""
+        """Not before it has again what it had in a former incarnation: those who count on that would be betrayed."""
         has_all = (self.last_term, self.last_index) >= self.journal.former_last
         return self.may_campaign and self.replica in self._voters and has_all
 

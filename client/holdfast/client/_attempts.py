@@ -13,7 +13,7 @@ ATTEMPT_S_MIN = 0.1
 POLL_S_MAX = 30.0  # short enough for whatever sits between client and server and cuts silent connections
 
 
-class Attempts(Protocol):
+class CallAttempts(Protocol):
     """The attempts of a call: what to send each time, and how long there is for it."""
 
     timeout_s: float  # of the whole call; of a poll: of the attempt under way

@@ -26,7 +26,7 @@ from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.client import _forks
-from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneCall, Poll
+from holdfast.client._attempts import MESSAGE_BYTES_MAX, CallAttempts, OneCall, Poll
 from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
 from holdfast.client._unknown_outcomes import CHANGES, mark_unknown
 from holdfast.client.errors import (
@@ -45,7 +45,7 @@ from holdfast.transport.channels import (
     CallFailedError,
     Channels,
     Metadata,
-    Outgoing,
+    OutgoingCall,
 )
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.grpc_channels import GrpcChannels
@@ -121,7 +121,7 @@ class _Sending(Call):
     leader: ListedLeader
 
     def __init__(
-        self, connection: "Connection", method: Method[Any, Any], attempts: Attempts, leader: ListedLeader,
+        self, connection: "Connection", method: Method[Any, Any], attempts: CallAttempts, leader: ListedLeader,
         shard: int | None, *, repeatable: bool, attempt: int, is_first: bool,
     ) -> None:  # fmt: skip
         self.state = ClientRetryState(
@@ -137,7 +137,7 @@ class _Sending(Call):
         self._error: HoldfastError | None = None  # of the last attempt, if it failed
         self.sent_s = 0.0  # the last attempt
 
-    async def begin(self, patience: Patience) -> Outgoing:
+    async def begin(self, patience: Patience) -> OutgoingCall:
         if self._error is not None:
             await self._connection.close_unneeded()
         self.is_watched = self.leader.several
@@ -269,7 +269,7 @@ class Connection:
             await self.close_unneeded()
 
     async def _send_until_answered(
-        self, method: Method[RequestT, ResponseT], attempts: Attempts, *, repeatable: bool, shard: int | None,
+        self, method: Method[RequestT, ResponseT], attempts: CallAttempts, *, repeatable: bool, shard: int | None,
         attempt: int = 0, is_first: bool = False, patience: Patience = ENDLESS,
     ) -> Reply[ResponseT]:  # fmt: skip
         leader = self._leaders.get(shard)
@@ -284,7 +284,7 @@ class Connection:
             call.sent_s,
         )
 
-    def begin(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> Outgoing:
+    def begin(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> OutgoingCall:
         """One attempt."""
         if self._closed:
             raise ClientClosed
@@ -313,7 +313,9 @@ class Connection:
         """Channels to servers that are neither in the list nor among the leaders that were named lately."""
         if len(self._channels) > len(self.addresses):
             leaders = self._leaders.values()
-            await self._channels.keep({*self.addresses, *(each for leader in leaders for each in leader.candidates())})
+            await self._channels.keep(
+                {*self.addresses, *(candidate for leader in leaders for candidate in leader.candidates())}
+            )
 
     def _read(
         self, method: Method[RequestT, ResponseT], answer: bytes, address: str, *, may_have_taken_effect: bool = False
@@ -335,7 +337,7 @@ class Connection:
                 return found
         return None
 
-    async def looks_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
+    async def waits_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
         leaders = self._leaders[shard]
         if not leaders.is_direct or leaders.named is not None:
             return False

@@ -385,10 +385,10 @@ def enqueue_outcomes(
     """`automatic`: where the request id is automatic and there is no unique key. There a duplicate is only this call's
     own repetition."""
     outcomes = read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
-    for at in automatic:
-        outcome = outcomes[at]
+    for index in automatic:
+        outcome = outcomes[index]
         if isinstance(outcome, Accepted) and outcome.duplicate:
-            outcomes[at] = Accepted(outcome.task_id)
+            outcomes[index] = Accepted(outcome.task_id)
     return outcomes
 
 

@@ -269,7 +269,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         queue, newest = error.metadata.get("queue", ""), error.metadata.get("generation", "")
         if error.reason != STALE_MAP or not newest.isdecimal():
             return False
-        for name, _, generation in (each.partition("=") for each in error.metadata.get("others", "").split(",")):
+        for name, _, generation in (other.partition("=") for other in error.metadata.get("others", "").split(",")):
             if generation.isdecimal():
                 self._generations.replace(name, int(generation))
         return self._generations.replace(queue, int(newest))

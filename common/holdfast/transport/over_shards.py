@@ -138,10 +138,10 @@ async def send_parts(call: SplitCall[ReplyT], parts: Parts[Any], fields: Sequenc
             response = await call.send(shard, requests[shard], giving_up)
         except call.failures as failure:
             return failure
-        for field, at in positions[shard].items():
+        for field, of_field in positions[shard].items():
             outcomes = getattr(response, answered_in(field))
-            if len(outcomes) != len(at):
-                return call.malformed(len(outcomes), len(at))
+            if len(outcomes) != len(of_field):
+                return call.malformed(len(outcomes), len(of_field))
         return response
 
     answers = await parts.send(requests, one, is_impatient=call.name != "WaitTasks")
@@ -181,7 +181,9 @@ async def _queue_stats(call: SplitCall[ReplyT], route: Callable[[str], QueueRout
     places = split_over(counted(route(queue)) for queue in queues)
     if len(places) <= 1 or not call.may_split():
         return await call.send_whole(next(iter(places), 0))
-    asked = {shard: type(call.request)(queues=[queues[at] for at in at_shard]) for shard, at_shard in places.items()}
+    asked = {
+        shard: type(call.request)(queues=[queues[index] for index in at_shard]) for shard, at_shard in places.items()
+    }
     reported = _reported(call, await _at_all(call, asked))
     return call.reply(sum_parts(call.response, ((places[shard], reported[shard]) for shard in places), len(queues)))
 

@@ -16,7 +16,7 @@ from holdfast.router.methods import Method
 from holdfast.routing import placing
 from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER, task_ids_of
 from holdfast.routing.homes import home_shard
-from holdfast.routing.placing import Placed, shard_of_id, specs_of
+from holdfast.routing.placing import PlacedTasks, shard_of_id, specs_of
 from holdfast.routing.sets import UnknownGenerationError, ever, shard_for_task
 from holdfast.serving.refusals import STALE_MAP, RefusedError, another_shard, not_on_shard, older_set, wrong_shard
 from holdfast.serving.request_limits import ITEMS_MAX
@@ -108,7 +108,7 @@ def has_too_many_follow_ups(request: Any) -> bool:
     return isinstance(request, pb.AckRequest) and sum(len(item.follow_ups) for item in request.items) > ITEMS_MAX
 
 
-def place(request: pb.EnqueueRequest, table: Map, pick: int, *, is_first: bool = False) -> Placed:
+def place(request: pb.EnqueueRequest, table: Map, pick: int, *, is_first: bool = False) -> PlacedTasks:
     """Refuses an automatic key that was made for a set of shards that the map does not know: through another router its
     first attempt may have gone anywhere. `is_first`: no attempt was sent before, so keys that were made for an older
     set are refused as well: with others the tasks go where new ones should."""

@@ -19,7 +19,7 @@ from holdfast.router.admission import Admission
 from holdfast.router.failures import Failure, reported
 from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
-from holdfast.transport.channels import CallFailedError, Channels, Metadata, Outgoing
+from holdfast.transport.channels import CallFailedError, Channels, Metadata, OutgoingCall
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.sending import Call, Sender
 
@@ -54,7 +54,7 @@ class _Forwarding(Call):
         self._asked_ms = 0
         self.wait_s = float("inf") if method.waits else 0.0
 
-    async def begin(self, _patience: Patience) -> Outgoing:
+    async def begin(self, _patience: Patience) -> OutgoingCall:
         if not self.address:
             raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
         now_s = time.monotonic()
@@ -136,7 +136,7 @@ class Forwarder:
         found = [answer for answer in answers if answer is not None]
         return max(found, key=lambda answer: answer[1], default=None)
 
-    async def looks_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
+    async def waits_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
         return False  # no broker sends calls on
 
     async def _ask(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:

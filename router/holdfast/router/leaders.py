@@ -54,9 +54,9 @@ class MappedLeader(KnownLeader):
         self.poll_map(now_s)
         if self.named is not None and self.named not in avoid:
             return self.named
-        left = [each for each in self.candidates() if each not in avoid]
-        suspects = {each for each, (until_s, _) in self._suspects.items() if now_s < until_s}
-        return next((each for each in left if each not in suspects), left[0] if left else None)
+        left = [candidate for candidate in self.candidates() if candidate not in avoid]
+        suspects = {address for address, (until_s, _) in self._suspects.items() if now_s < until_s}
+        return next((address for address in left if address not in suspects), left[0] if left else None)
 
     def poll_map(self, now_s: float) -> None:
         """Its hint counts once, when it is new."""

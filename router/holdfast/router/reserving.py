@@ -295,7 +295,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
             return order
         if self._polling >= POLLS_MAX:
             return []
-        open_ = {at for at, queue in enumerate(call.request.queues) if not self.waits.has_free(queue)}
+        open_ = {index for index, queue in enumerate(call.request.queues) if not self.waits.has_free(queue)}
         tried = [shard for shard in order if not open_.isdisjoint(call.places[shard])]
         return tried or ([] if self._known.has(call.request) else order[:1])
 
@@ -334,7 +334,9 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         """What the shards have said to the waits that this call shared."""
         now_s = time.monotonic()
         for shard, positions in call.places.items():
-            waits = [wait for at in positions if (wait := self.waits.of(call.request.queues[at], shard)) is not None]
+            waits = [
+                wait for index in positions if (wait := self.waits.of(call.request.queues[index], shard)) is not None
+            ]
             failures = [wait.failure for wait in waits if wait.failure is not None]
             own = call.failure_of(shard)
             if own is not None and not self.judge(own).is_of_shard:

@@ -17,7 +17,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
-from holdfast.router.ready_waiters import Line, ReadyWaiters, Waiter
+from holdfast.router.ready_waiters import ReadyWaiters, Waiter, WaiterLine
 from holdfast.routing.patience import TRY_S_MAX
 from holdfast.routing.reserve_calls import AWAY_S, BEATEN, WAITED_S
 from holdfast.serving.logs import get_logger
@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 class SharedWait:
     """The wait at one shard for the tasks of one queue."""
 
-    def __init__(self, line: Line, shard: int) -> None:
+    def __init__(self, line: WaiterLine, shard: int) -> None:
         self.line = line
         self.shard = shard
         self.task: asyncio.Task[None] | None = None
@@ -83,8 +83,8 @@ class SharedWaits:
         self._find_shards = find_shards
         self._heard = heard
         self._waiters = ReadyWaiters()
-        self._waits: dict[Line, dict[int, SharedWait]] = {}
-        self._refreshes: dict[Line, asyncio.TimerHandle] = {}
+        self._waits: dict[WaiterLine, dict[int, SharedWait]] = {}
+        self._refreshes: dict[WaiterLine, asyncio.TimerHandle] = {}
         self._running = Service()
         self.at_brokers = 0
 
@@ -158,7 +158,7 @@ class SharedWaits:
 
     # --- which waits there are ----------------------------------------------------------------------------------
 
-    def _plan(self, line: Line) -> None:
+    def _plan(self, line: WaiterLine) -> None:
         """Begins and ends waits so that there is one at each shard of the queue."""
         waits = self._waits.setdefault(line, {})
         shards = self._find_shards(line.queue)
@@ -176,7 +176,7 @@ class SharedWaits:
         if new and self.at_brokers + new > self._waits_max:
             raise overloaded("waits at brokers, one for each shard of each queue", self._waits_max)
 
-    def _end(self, line: Line) -> None:
+    def _end(self, line: WaiterLine) -> None:
         for wait in self._waits.pop(line, {}).values():
             self._stop(wait)
         timer = self._refreshes.pop(line, None)
@@ -195,7 +195,7 @@ class SharedWaits:
                 loop = asyncio.get_running_loop()
                 self._refreshes[line] = loop.call_later(REFRESH_S, self._refresh, line)
 
-    def _refresh(self, line: Line) -> None:
+    def _refresh(self, line: WaiterLine) -> None:
         del self._refreshes[line]
         for wait in self._waits.get(line, {}).values():
             if abs(len(line) - wait.callers) > wait.callers * REFRESH_SHARE:

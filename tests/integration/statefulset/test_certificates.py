@@ -46,7 +46,7 @@ def files(authority: Authority, name: str, *trusted: Authority) -> dict[str, byt
     return {
         "tls.crt": made.certificate.read_bytes(),
         "tls.key": made.key.read_bytes(),
-        "ca.crt": b"".join(each.certificate.read_bytes() for each in trusted),
+        "ca.crt": b"".join(item.certificate.read_bytes() for item in trusted),
     }
 
 

@@ -67,7 +67,7 @@ def test_three_brokers_become_five_and_three_again(cluster: SimulatedCluster, tm
             holdfast(cluster, "node", "remove", name)
             cluster.volumes.delete_claim(f"data-{name}")
         until_healthy(cluster)
-        assert {node["name"] for node in nodes(cluster)} == {f"{BROKER}-{at}" for at in range(3)}
+        assert {node["name"] for node in nodes(cluster)} == {f"{BROKER}-{index}" for index in range(3)}
     running.check(BUSY_S_MAX)
     assert cluster.all_events() == []
 

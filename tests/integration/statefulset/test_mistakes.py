@@ -24,7 +24,7 @@ pytestmark = whole_clusters
 
 
 def test_a_missing_secret_is_named(tmp_path: Path) -> None:
-    without = Manifests([dict(each.body) for each in dev().all if each.kind != "Secret"])
+    without = Manifests([dict(manifest.body) for manifest in dev().all if manifest.kind != "Secret"])
     with SimulatedCluster(without, tmp_path) as cluster:
         cluster.apply(BROKER)
         cluster.wait(lambda: len(cluster.all_events()) == 3, "three events")
@@ -35,7 +35,7 @@ def test_a_missing_secret_is_named(tmp_path: Path) -> None:
 
 
 def test_a_broken_probe_is_named(tmp_path: Path) -> None:
-    bodies = deepcopy([dict(each.body) for each in dev().all])
+    bodies = deepcopy([dict(manifest.body) for manifest in dev().all])
     for body in bodies:
         if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
             probe = body["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
@@ -50,7 +50,7 @@ def test_a_broken_probe_is_named(tmp_path: Path) -> None:
 
 def test_a_broker_that_hangs_is_ended_within_the_grace_period_of_its_probe(tmp_path: Path) -> None:
     """preStop asks a broker that cannot answer; that must not take as long as a handover may."""
-    bodies = deepcopy([dict(each.body) for each in dev().all])
+    bodies = deepcopy([dict(manifest.body) for manifest in dev().all])
     for body in bodies:
         if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
             probe = body["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]

@@ -96,7 +96,7 @@ def test_routers_are_replaced_without_a_failed_call(cluster: SimulatedCluster, t
 def test_the_budget_lets_one_broker_go_at_a_time(cluster: SimulatedCluster, tmp_path: Path) -> None:
     with under_load(address(cluster), SHARDS, tmp_path) as running:
         for pod in cluster.pods_of(BROKER):
-            other = next(each for each in cluster.pods_of(BROKER) if each.name != pod.name)
+            other = next(item for item in cluster.pods_of(BROKER) if item.name != pod.name)
             assert cluster.evict(pod.name)
             assert not cluster.evict(other.name), "it is another one's turn"
             cluster.restore(pod.name)
@@ -110,7 +110,7 @@ def test_the_budget_lets_one_broker_go_at_a_time(cluster: SimulatedCluster, tmp_
 @long_only
 def test_without_the_hook_they_would_take_a_majority_with_them(tmp_path: Path) -> None:
     """What the tests above would find if `preStop` did nothing."""
-    bodies = deepcopy([dict(each.body) for each in dev().all])
+    bodies = deepcopy([dict(manifest.body) for manifest in dev().all])
     for body in bodies:
         if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
             del body["spec"]["template"]["spec"]["containers"][0]["lifecycle"]

@@ -93,9 +93,9 @@ class WishfulShards:
                 await self.lead(number, next(name for name in record.replicas if found.is_alive(name)))
             await store.publish_members(number, record.group, changed)
             return True
-        for each in record.leaving:
-            if found.is_there(each):
-                await store.forget_leaving(number, each)
+        for replica in record.leaving:
+            if found.is_there(replica):
+                await store.forget_leaving(number, replica)
                 return True
         return False
 

@@ -228,7 +228,7 @@ async def test_a_dead_node_is_replaced(stage: Stage) -> None:
     await stage.carry_out()
     found = await stage.in_step()
     assert set(loads(found)) == {"a", "c", "d"}
-    assert {name_of(each) for record in found.shards.values() for each in record.leaving} == {"b"}
+    assert {name_of(replica) for record in found.shards.values() for replica in record.leaving} == {"b"}
     await stage.admins[0].remove_node(pb.RemoveNodeRequest(node="b"))
     assert_at_rest(await stage.in_step())
 
@@ -426,7 +426,7 @@ async def test_steps_that_others_have_overtaken_are_passed_over(stage: Stage) ->
     desired = [elsewhere if name == step.source else name for name in replicas]
     await make_store(stage.etcd).set_desired_replicas(step.shard, replicas, desired)
     done = await stage.carry_out()
-    states = {(each.shard, each.source, each.is_transfer): each.state for each in done.steps}
+    states = {(step.shard, step.source, step.is_transfer): step.state for step in done.steps}
     assert states[step.shard, step.source, False] == OVERTAKEN
     assert DONE in states.values()
 

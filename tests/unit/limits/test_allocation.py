@@ -129,7 +129,7 @@ class Stage:
     def believed(self) -> list[int]:
         return [shard.allowance(self.now_ms) for shard in self.shards]
 
-    def assert_within_books(self) -> None:
+    def assert_within_ledger(self) -> None:
         """What a holder believes is in the ledger; and what all believe is not more than there was to allocate."""
         coordinator_ms = self.clock.at(self.now_ms)
         for shard, believed in zip(self.shards, self.believed(), strict=True):
@@ -175,7 +175,7 @@ def test_holders_never_believe_more_than_there_is(seed: int) -> None:
         elif event < 0.98:
             stage.change_total(chance.randint(0, 12))
         stage.step(chance.choice([1, 10, 30, 30, 200]))
-        stage.assert_within_books()
+        stage.assert_within_ledger()
         most = max(most, sum(stage.believed()))
     assert most >= 4, "something was allocated"
 
@@ -225,7 +225,7 @@ def test_no_shard_with_demand_starves(seed: int) -> None:
                 shard.uses = 0
             shard.work(stage.now_ms)
             turns[shard.number] += shard.uses
-        stage.assert_within_books()
+        stage.assert_within_ledger()
     assert min(turns) >= 200 * total // shards // 3
     assert sum(turns) >= 200 * total // 2
 

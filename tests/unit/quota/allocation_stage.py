@@ -158,11 +158,11 @@ class Stage:
         self.asked = 0
         percents = [self.chance.choice((90, 100, 110)) if drift else 100 for _ in range(shards)]
         self.members = [member(number, self.time, self, percents[number]) for number in range(shards)]
-        for each in self.members:
-            each.set_policy(**policy)
-            each.enqueue(1)
-            each.shard.cancel(each.ready.pop())  # its row is there, and nothing waits
-            each.lead()
+        for item in self.members:
+            item.set_policy(**policy)
+            item.enqueue(1)
+            item.shard.cancel(item.ready.pop())  # its row is there, and nothing waits
+            item.lead()
 
     async def allocate(
         self, destination: int, source: int, reports: Sequence[pb.AllocationReport]

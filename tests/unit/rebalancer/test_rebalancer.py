@@ -233,11 +233,11 @@ async def test_a_dry_run_is_no_candidate_and_keeps_nobody_from_being_active(
     config = CONFIG.model_copy(update={"cluster_name": NAME, "ops_port": 0})
     looking, working = (Rebalancer(config, dry_run=dry_run, etcd=stage.etcd) for dry_run in (True, False))
     async with AsyncExitStack() as stack:
-        for each in (looking, working):
-            await each.start()
-            stack.push_async_callback(each._close)
-            await each.follower.wait_until(lambda found: found.cluster is not None, WAIT_S)
-            if each is looking:
+        for item in (looking, working):
+            await item.start()
+            stack.push_async_callback(item._close)
+            await item.follower.wait_until(lambda found: found.cluster is not None, WAIT_S)
+            if item is looking:
                 await asyncio.sleep(0.1)  # time enough to be elected, if it stood
         await working.follower.wait_until(lambda found: found.rebalancer is not None, WAIT_S)
         async with asyncio.timeout(WAIT_S):
@@ -300,7 +300,7 @@ async def test_one_of_several_is_active_and_the_next_one_follows(
     monkeypatch.setattr(elections, "AGAIN_SECONDS", 0.01)
     stage: Stage = await stages("abc")
     both = [Election(stage.etcd, stage.follower, name) for name in ("one", "two")]
-    running = [asyncio.create_task(each.run()) for each in both]
+    running = [asyncio.create_task(one.run()) for one in both]
     try:
         found = await stage.follower.wait_until(lambda found: found.rebalancer is not None, WAIT_S)
         assert found.rebalancer is not None
@@ -317,6 +317,6 @@ async def test_one_of_several_is_active_and_the_next_one_follows(
         while not both[1 - first].is_active:
             await asyncio.sleep(0)
     finally:
-        for each in running:
-            each.cancel()
+        for item in running:
+            item.cancel()
         await asyncio.gather(*running, return_exceptions=True)

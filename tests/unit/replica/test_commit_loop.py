@@ -21,7 +21,7 @@ from holdfast.machine.entries import Enqueue, Purge
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted, Outcome
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import DISK_LOW, RefusedError
 from holdfast.storage.checkpoints import Checkpointer, Flushable
@@ -30,7 +30,7 @@ from holdfast.storage.rocksdb import StateError
 from holdfast.storage.startup_checks import RecoveryError
 from holdfast.wal.errors import DiskFailedError, DiskFullError
 from holdfast.wal.node_log import NodeLog
-from holdfast.wal.writer import Placed, RoundWriter
+from holdfast.wal.writer import RoundPosition, RoundWriter
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import lone_replica, replay
 from tests.simulation.syncs import Beside, beside
@@ -298,7 +298,9 @@ async def test_whichever_round_has_no_room_it_serves_once_there_is_some(
     """The founding of a shard, its election and the first entry of its term are rounds like any other."""
     write, calls = RoundWriter.write, itertools.count(1)
 
-    def full_once(writer: RoundWriter, buffers: list[bytes], size_bytes: int, hard: Mapping[int, bytes]) -> Placed:
+    def full_once(
+        writer: RoundWriter, buffers: list[bytes], size_bytes: int, hard: Mapping[int, bytes]
+    ) -> RoundPosition:
         if next(calls) == nth:
             raise DiskFullError("there is no room")
         return write(writer, buffers, size_bytes, hard)
@@ -503,7 +505,7 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     await broker.commit_loop.forget(broker.replica)
     journal = NodeJournal.create(broker.log, 0, group=1, state_name="s-2")
     for index in range(1, 10):
-        journal.append(LogEntry(index, 1, Kind.REGULAR, bytes(4000)))
+        journal.append(LogEntry(index, 1, EntryKind.REGULAR, bytes(4000)))
         flush = broker.log.begin_flush()
         assert flush is not None
         flush.run()

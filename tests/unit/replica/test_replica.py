@@ -25,7 +25,7 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Kind,
+    EntryKind,
     PreVote,
     RequestVote,
     TimeoutNow,
@@ -186,7 +186,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
         raise DiskFullError("there is no room")
 
     monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(without_room))
-    assert scene.replica.raft.propose(b"", Kind.PROBE) is not None
+    assert scene.replica.raft.propose(b"", EntryKind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
     await scene.commit_loop._sync(flush, [])
@@ -197,7 +197,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
 
 async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) -> None:
     before = scene.replica.is_unfinished
-    scene.replica.raft.propose(b"", Kind.PROBE)
+    scene.replica.raft.propose(b"", EntryKind.PROBE)
     assert (before, scene.replica.is_unfinished) == (False, True)
     await scene.stop()
 
@@ -239,7 +239,7 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
     asked: list[int | None] = []
     monkeypatch.setattr(scene.host, "probe_reached", lambda _number, _index: asked.append(raft.begin_read()))
     proposed: list[int | None] = []
-    scene.replica.request(lambda: proposed.append(raft.propose(b"", Kind.PROBE)))
+    scene.replica.request(lambda: proposed.append(raft.propose(b"", EntryKind.PROBE)))
     scene.commit_loop.wake(SHARD)
     async with asyncio.timeout(10):
         while not asked or not raft.may_read(asked[0] or 0):

@@ -47,9 +47,9 @@ def test_a_busy_worker_takes_from_every_queue_wherever_its_tasks_are(spread: int
         ask = slots.ask()
         assert ask is not None
         places: dict[int, list[int]] = {}
-        for at, queue in enumerate(ask.queues):
+        for index, queue in enumerate(ask.queues):
             for shard in homes[queue]:
-                places.setdefault(shard, []).append(at)
+                places.setdefault(shard, []).append(index)
         first = shards_in_turn(places, f"request-{number}" if has_ids else str(number))[0]
         claimed[next(queue for queue in ask.queues if has_tasks[queue] == first)] += 1
     assert min(claimed[queue] for queue in homes) >= turns / spread / 2

@@ -203,7 +203,7 @@ async def calls_without_bodies(port: int, method: str, *, connections: int, call
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await call
 
-    begun = [asyncio.create_task(call_again_and_again(channels[at % connections])) for at in range(calls)]
+    begun = [asyncio.create_task(call_again_and_again(channels[index % connections])) for index in range(calls)]
     for channel in channels:
         await channel.channel_ready()
     await asyncio.sleep(0.2)  # until they are at the server

@@ -158,12 +158,12 @@ async def test_a_slow_body_makes_room_only_for_those_who_wait(two_at_a_time: Int
 
 async def test_who_sends_nothing_holds_a_place_for_a_moment(two_at_a_time: Intake) -> None:
     """Hundreds of calls without a body, of a few connections; those who send theirs are served meanwhile."""
-    silent = [begin_other(two_at_a_time, Body(f"silent {at % 3}")) for at in range(WAITING_MAX)]
+    silent = [begin_other(two_at_a_time, Body(f"silent {index % 3}")) for index in range(WAITING_MAX)]
     await turn()
     for _ in range(10):
         async with asyncio.timeout(20 * MOMENT_S):
             assert await begin_other(two_at_a_time, arrived()) == b"body"
-        silent += [begin_other(two_at_a_time, Body(f"silent {at % 3}")) for at in range(3)]
+        silent += [begin_other(two_at_a_time, Body(f"silent {index % 3}")) for index in range(3)]
     for call in silent:
         call.cancel()
     await asyncio.wait(silent)
@@ -249,14 +249,14 @@ async def test_a_silent_connection_loses_the_place_for_slow_ones_to_one_that_is_
     await ended(more[:2])  # and keeps it
     slow.arrive()
     assert await call == b"body"
-    for each in (*silent, *more):
-        each.cancel()
+    for item in (*silent, *more):
+        item.cancel()
 
 
 async def test_a_place_for_slow_ones_is_not_for_ever(two_at_a_time: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLOW_SECONDS", MOMENT_S)
     slow = begin_other(two_at_a_time, Body("slow"))
-    others = [begin_other(two_at_a_time, Body(f"other {at}")) for at in range(WAITING_MAX)]
+    others = [begin_other(two_at_a_time, Body(f"other {index}")) for index in range(WAITING_MAX)]
     assert await ended([slow]) == ["OVERLOADED"]
     for call in others:
         call.cancel()

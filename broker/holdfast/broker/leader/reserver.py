@@ -452,9 +452,9 @@ class Reserver:
     def _release_abandoned(self, outcomes: list[Outcome]) -> None:
         """Hands back claims whose answer reached nobody. The lease is the promise, so this may fail silently."""
         items = [
-            ClaimRef(later_task_id(claim.task_id, at), later_token(claim.token, at))
+            ClaimRef(later_task_id(claim.task_id, index), later_token(claim.token, index))
             for claim in self._still_held(outcomes)
-            for at in range(claim.tasks)
+            for index in range(claim.tasks)
         ]
         if not items or self._draining:
             return

@@ -70,7 +70,7 @@ class OtherShards(Protocol):
         ...
 
 
-class Disk(Protocol):
+class WriteGuard(Protocol):
     """What may be written. `storage.disk_guard.DiskGuard` is the real one."""
 
     def check(self, entry: Entry) -> None:
@@ -92,7 +92,7 @@ class NodeContext:
 
     config: BrokerConfig
     metrics: Metrics
-    disk: Disk
+    disk: WriteGuard
     cluster_view: ClusterView
     others: OtherShards | None = None  # None: there are no other shards
     notifier: Notifier = NoWebhooks()  # noqa: RUF009 - it has no state

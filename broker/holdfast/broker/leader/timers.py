@@ -98,9 +98,9 @@ class Timers(Service):
 
     async def _expire(self, due: Due) -> bool:
         ranges = self._reader.ranges_at([task_id for _, task_id in due])
-        task_ids = [later_task_id(first_id, at) for first_id, tasks in ranges for at in range(tasks)]
-        for at in range(0, len(task_ids), self._tasks_max):
-            if not await self._expire_tasks(task_ids[at : at + self._tasks_max]):
+        task_ids = [later_task_id(first_id, index) for first_id, tasks in ranges for index in range(tasks)]
+        for start in range(0, len(task_ids), self._tasks_max):
+            if not await self._expire_tasks(task_ids[start : start + self._tasks_max]):
                 return False
         return True
 
@@ -139,7 +139,7 @@ class Timers(Service):
     async def _purge(self, due: Due) -> bool:
         ranges = self._reader.ranges_at([task_id for _, task_id in due])
         singles = [task_id for task_id, tasks in ranges if tasks == 1]
-        of_runs = [each for each in ranges if each.tasks > 1]
+        of_runs = [task_range for task_range in ranges if task_range.tasks > 1]
         return (not singles or await self._purge_tasks(singles)) and (not of_runs or await self._purge_ranges(of_runs))
 
     async def _purge_tasks(self, task_ids: list[bytes]) -> bool:
@@ -149,7 +149,9 @@ class Timers(Service):
 
     async def _purge_ranges(self, ranges: list[TaskRange]) -> bool:
         outcomes = await self._submitted(PurgeRanges(self._now_ms(), ranges))
-        self._metrics.tasks_purged.inc(sum(each.number for each in outcomes or () if isinstance(each, Changed)))
+        self._metrics.tasks_purged.inc(
+            sum(outcome.number for outcome in outcomes or () if isinstance(outcome, Changed))
+        )
         return outcomes is not None
 
     async def _expire_keys(self, due: Due) -> bool:

@@ -11,7 +11,7 @@ import ssl
 from functools import partial
 from typing import Protocol
 
-from holdfast.broker.peers.connections import Incoming, Owner, tune
+from holdfast.broker.peers.connections import IncomingConnection, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
 from holdfast.common.service import Service, end_tasks
@@ -33,7 +33,7 @@ class Acceptor:
         self._limits = owner.limits
         self._counters = owner.counters
         self._warnings = owner.warnings
-        self._connection = partial(Incoming, owner)
+        self._connection = partial(IncomingConnection, owner)
         self._context = owner.accepting_context
         self._half_open: dict[asyncio.Task[None], None] = {}  # oldest first
         self._pushed_out: set[asyncio.Task[None]] = set()  # on their way out
@@ -100,7 +100,7 @@ class Acceptor:
         """Until the hello is welcome or the connection has ended; then the connection goes on by itself."""
         self._untouched.discard(sock)
         loop = asyncio.get_running_loop()
-        connection: Incoming | None = None
+        connection: IncomingConnection | None = None
         context = self._context()
         shutdown = TLS_CLOSE_S if context else None
         try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.broker.peers.accepting import Acceptor
-from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, Incoming, Outgoing
+from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, IncomingConnection, OutgoingConnection
 from holdfast.broker.peers.dialling import Dialler
 from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
 from holdfast.broker.peers.identities import identity_of, is_name
@@ -100,8 +100,8 @@ class Peers:
         self.certificates: Reloaded[PeerContexts] | None = None
         self._diallers: dict[str, Dialler] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._incoming: dict[str, Incoming] = {}  # by name: one of each node
-        self._outgoing: dict[str, Outgoing] = {}  # by identity, one of each name
+        self._incoming: dict[str, IncomingConnection] = {}  # by name: one of each node
+        self._outgoing: dict[str, OutgoingConnection] = {}  # by identity, one of each name
         self._closing: list[Connection] = []  # ended, but their sockets may be open still
         self._is_paused = False
         self._change_planned = False
@@ -138,7 +138,7 @@ class Peers:
             self._acceptor = None
         ending: list[Connection] = [*self._outgoing.values(), *self._incoming.values(), *self._closing]
         for connection in ending:
-            if isinstance(connection, Outgoing):
+            if isinstance(connection, OutgoingConnection):
                 connection.close()
             else:
                 connection.abort()
@@ -186,7 +186,7 @@ class Peers:
 
     def _follow_address(self, name: str) -> None:
         self._cease_to_dial(name)
-        for connection in [each for each in self._outgoing.values() if each.dialled == name]:
+        for connection in [outgoing for outgoing in self._outgoing.values() if outgoing.dialled == name]:
             connection.close()
         if name in self._addresses:
             self._begin_to_dial(name)
@@ -224,29 +224,29 @@ class Peers:
 
     def connected(self) -> dict[str, PeerInfo]:
         """The nodes that hear this one, by name."""
-        return {each.dialled: PeerInfo(each.identity, each.empty) for each in self._outgoing.values()}
+        return {outgoing.dialled: PeerInfo(outgoing.identity, outgoing.empty) for outgoing in self._outgoing.values()}
 
     def identity_named(self, name: str) -> str | None:
         """Of the node of this name, if it hears this one."""
-        return next((each.identity for each in self._outgoing.values() if each.dialled == name), None)
+        return next((outgoing.identity for outgoing in self._outgoing.values() if outgoing.dialled == name), None)
 
     async def all_empty(self, timeout_s: float = 1.0) -> bool:
         """Whether every other node is connected and says now, not in some earlier hello, that it is empty."""
         self._questions = (self._questions + 1) % _NUMBERS
         number = self._questions
         asked = list(self._outgoing.values())
-        if {each.dialled for each in asked} != self._addresses.keys():
+        if {outgoing.dialled for outgoing in asked} != self._addresses.keys():
             return False
         for connection in asked:
             connection.say(EmptyQuery(number))
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(each.empty_number == number or each.has_ended for each in asked):
+                while not all(outgoing.empty_number == number or outgoing.has_ended for outgoing in asked):
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
             return False
-        return all(each.empty and not each.has_ended for each in asked)
+        return all(outgoing.empty and not outgoing.has_ended for outgoing in asked)
 
     def waiting_bytes(self, identity: str) -> int:
         """What was taken for this peer and has not left yet; 0 when it is not connected."""
@@ -301,10 +301,10 @@ class Peers:
         return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self.is_empty(), nonce)
 
     def check_hello(self, connection: Connection, hello: Hello) -> Reason | None:
-        dialled = connection.dialled if isinstance(connection, Outgoing) else None
+        dialled = connection.dialled if isinstance(connection, OutgoingConnection) else None
         return objection(hello, self._expected, dialled, connection.certified)
 
-    def greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
+    def greet_incoming(self, connection: IncomingConnection, hello: Hello) -> Reason | None:
         reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is not None:
             return reason
@@ -319,7 +319,7 @@ class Peers:
             self._diallers[hello.name].hurry()
         return None
 
-    def greet_outgoing(self, connection: Outgoing, hello: Hello) -> Reason | None:
+    def greet_outgoing(self, connection: OutgoingConnection, hello: Hello) -> Reason | None:
         reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is None and self._addresses.get(hello.name) != connection.address:
             reason = Reason.REPLACED  # its dialler is on its way out: the node is looked for elsewhere by now
@@ -338,9 +338,11 @@ class Peers:
         """Connections with a node of the same name and another disk."""
         known = (*self._incoming.values(), *self._outgoing.values())
         return [
-            each
-            for each in known
-            if each.hello is not None and each.hello.name == hello.name and each.hello.node_id != hello.node_id
+            connection
+            for connection in known
+            if connection.hello is not None
+            and connection.hello.name == hello.name
+            and connection.hello.node_id != hello.node_id
         ]
 
     def _two_of_one_name(self, connection: Connection, hello: Hello) -> Reason | None:
@@ -349,7 +351,10 @@ class Peers:
         A node that lost its disk and came back is alone: its old connections ended with the old process, or are
         silent, with the machine that is gone.
         """
-        there = next((each for each in self._other_identities(hello) if each.was_heard_lately()), None)
+        there = next(
+            (other_identity for other_identity in self._other_identities(hello) if other_identity.was_heard_lately()),
+            None,
+        )
         if there is None:
             return None
         connection.finding = (
@@ -366,10 +371,10 @@ class Peers:
     def connection_ended(self, connection: Connection) -> None:
         hello = connection.hello
         if hello is None:
-            return  # its acceptor or dialler cares for it
-        self._closing = [each for each in self._closing if not each.lost.is_set()]
+            return  # its acceptor or dialler deals with it
+        self._closing = [closing for closing in self._closing if not closing.lost.is_set()]
         self._closing.append(connection)
-        if isinstance(connection, Outgoing):
+        if isinstance(connection, OutgoingConnection):
             if self._outgoing.get(connection.identity) is connection:
                 del self._outgoing[connection.identity]
             _log.info("node disconnected", node=hello.name, node_id=hello.node_id, host=connection.host)

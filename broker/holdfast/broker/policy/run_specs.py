@@ -63,11 +63,11 @@ class RunSpecs(TaskSpecs):
             raise error.within("task") from None
         payloads: list[bytes] = []
         refused: dict[int, RefusedError] = {}
-        for at, payload in enumerate(run.payloads):
+        for index, payload in enumerate(run.payloads):
             try:
-                fields.size(len(payload), f"payloads[{at}]", self._config.payload_bytes_max)
+                fields.size(len(payload), f"payloads[{index}]", self._config.payload_bytes_max)
             except RefusedError as error:
-                refused[at] = error
+                refused[index] = error
             else:
                 payloads.append(payload)
         return CheckedRun(task, [len(payload) for payload in payloads], b"".join(payloads), refused)

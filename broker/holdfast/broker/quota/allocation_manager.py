@@ -247,7 +247,7 @@ class AllocationManager(Service):
             if self._woken.is_set():
                 continue
             if shared.use.is_blocked and now_ms - shared.polled_ms >= BLOCKED_MS:
-                self._look_for_open(queue, shared, now_ms)
+                self._check_open(queue, shared, now_ms)
             if self._due(queue, shared, now_ms):
                 self._woken.set()
 
@@ -347,7 +347,7 @@ class AllocationManager(Service):
             )
         )
 
-    def _look_for_open(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
+    def _check_open(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
         """What was blocked has given its allocation back: if it is open now, that is wanted at once."""
         row = self._machine.queue(queue)
         if row is None or not row.ready or not self._is_under_allocated(self._policies.of(queue), shared, now_ms):

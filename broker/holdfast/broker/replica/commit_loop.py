@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from holdfast.broker.leader.roles import Disk
+from holdfast.broker.leader.roles import WriteGuard
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.sync_mode import SLOW_SECONDS, SyncMode
@@ -126,7 +126,7 @@ class CommitLoop:
         metrics: Metrics,
         *,
         begin_sync: Callable[[Callable[[], None]], Sync],
-        disk: Disk,
+        disk: WriteGuard,
         on_first_sync: Callable[[], None] = lambda: None,
         wire: Wire | None = None,
         sync_mode: SyncMode | None = None,
@@ -313,7 +313,7 @@ class CommitLoop:
         """The frame was whole, so it is a fault of the sender's program, and must not end this one. Nothing else that
         it said counts either: it goes with the connection."""
         _log.warning("message_refused", sender=sender, shard=number, error=error)
-        self._inbox = deque(each for each in self._inbox if each[0] != sender)
+        self._inbox = deque(received for received in self._inbox if received[0] != sender)
         self._inbox_bytes = sum(len(message[2]) for _, message in self._inbox)
         self.wire.drop(sender, error)
 

@@ -32,7 +32,7 @@ from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
 from holdfast.proto.v1 import broker_calls_pb2 as pb
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 from holdfast.storage.rocksdb import StateFullError
 
@@ -363,18 +363,18 @@ class Shard:
         """
         began = time.perf_counter()
         while committed := self._replicator.committed(APPLY_ENTRIES_MAX):
-            at = 0
-            while at < len(committed):
-                if callers_first and self.callers_wait and self._is_all_housekeeping(committed[at:]):
+            position = 0
+            while position < len(committed):
+                if callers_first and self.callers_wait and self._is_all_housekeeping(committed[position:]):
                     return False
                 started = time.perf_counter()
-                at, applied = self._apply_slice(committed, at, started)
+                position, applied = self._apply_slice(committed, position, started)
                 self._follow(await self._commit(), applied)
                 self._replicator.applied(self._committed_index)
-                if committed[at - 1].kind == Kind.PROBE:
+                if committed[position - 1].kind == EntryKind.PROBE:
                     self._host.probe_reached(self.number, self._committed_index)
                 self._metrics.apply_seconds.observe(time.perf_counter() - started)
-                if at < len(committed):
+                if position < len(committed):
                     await asyncio.sleep(0)
                 if time.perf_counter() - began > APPLY_SECONDS_MAX:
                     return False
@@ -385,15 +385,15 @@ class Shard:
         """Ends the reads that are known to be current by now."""
         self._reads.step(self._replicator, self._committed_index)
 
-    def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
+    def _apply_slice(self, committed: Sequence[LogEntry], position: int, started: float) -> tuple[int, Applied]:
         applied: Applied = []
-        while at < len(committed):
-            record = committed[at]
+        while position < len(committed):
+            record = committed[position]
             proposal = self._proposals.staged_at(record.index)
             if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
                 break  # callers get their answers before housekeeping is applied
             entry: Entry | None = None
-            if record.kind == Kind.REGULAR:
+            if record.kind == EntryKind.REGULAR:
                 entry = proposal.entry if proposal is not None else self.entries.take(record)
             if entry is not None:
                 outcomes = self.machine.apply(record.index, record.term, entry)
@@ -401,10 +401,10 @@ class Shard:
                     applied.append((proposal, outcomes))
             else:
                 self.machine.pass_over(record.index, record.term)
-            at += 1
-            if record.kind == Kind.PROBE or time.perf_counter() - started > SLICE_SECONDS:
+            position += 1
+            if record.kind == EntryKind.PROBE or time.perf_counter() - started > SLICE_SECONDS:
                 break  # a probe asks for the state as it is after it
-        return at, applied
+        return position, applied
 
     def _is_all_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
         """Whether nobody waits for an answer to one of these."""

@@ -146,7 +146,7 @@ class PlanAdmin:
             raise plan_not_found(plan_id)
         plan, revision = found
         try:
-            await self._follower.wait_until(lambda each: each.revision >= revision, MAP_WAIT_S)
+            await self._follower.wait_until(lambda known: known.revision >= revision, MAP_WAIT_S)
         except TimeoutError:
             raise etcd_unavailable("the map of this server is behind") from None
         return plan
@@ -220,7 +220,7 @@ async def _ask_all(keys: Iterable[T], ask: Callable[[T], Awaitable[int]]) -> dic
             async with limit, asyncio.timeout(ASK_S):
                 return await ask(key)
         except Exception as error:  # noqa: BLE001 - a plan is worth more than its sizes
-            _log.debug("node_did_not_tell", error=str(error))
+            _log.debug("node_did_not_report", error=str(error))
             return -1
 
     ordered = list(keys)

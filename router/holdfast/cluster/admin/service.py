@@ -236,7 +236,7 @@ def _last_node_id(found: PartitionMap, name: str) -> str | None:
     """Also of a node that was never seen here: those who left a shard are known by their id."""
     if name in found.last_nodes:
         return found.last_nodes[name].node_id
-    left = [each for record in found.shards.values() for each in record.leaving if name_of(each) == name]
+    left = [replica for record in found.shards.values() for replica in record.leaving if name_of(replica) == name]
     return left[-1].partition("/")[2] if left else None
 
 

@@ -24,20 +24,20 @@ from google.protobuf.message import Message
 from holdfast.cluster.etcd.api import (
     Changes,
     Committed,
+    CommitUnknownError,
     CompactedError,
     Delete,
     EtcdError,
     EtcdRefusedError,
     EtcdUnavailableError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Row,
     Snapshot,
     Unchanged,
 )
 from holdfast.cluster.etcd.messages import WatchReader, commit_request, page_request, range_of, row_of
-from holdfast.cluster.etcd.problems import NO_ANSWER, Kind, Problem, judge
+from holdfast.cluster.etcd.problems import NO_ANSWER, Cause, EtcdProblem, judge
 from holdfast.common.backoff import Backoff
 from holdfast.proto.etcd import etcd_pb2 as pb
 from holdfast.serving import reloading
@@ -151,7 +151,7 @@ _AUTHENTICATE = _method("Auth", "Authenticate", pb.AuthenticateRequest, pb.Authe
 class _ProblemError(Exception):
     """An attempt has failed."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: EtcdProblem) -> None:
         super().__init__(problem.why)
         self.problem = problem
 
@@ -161,7 +161,7 @@ class _Endpoint:
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
-        self.problem: Problem | None = None  # of its last attempt
+        self.problem: EtcdProblem | None = None  # of its last attempt
         self._credentials = credentials
         self._channel: grpc.aio.Channel | None = None
         self._former: grpc.aio.Channel | None = None  # with the certificate before this one
@@ -332,12 +332,12 @@ class EtcdClient:
             except EtcdUnavailableError as error:  # there was no token to be had
                 if self._is_closed:
                     raise
-                problem = Problem(Kind.NOT_DONE, f"cannot be asked: {error}")
+                problem = EtcdProblem(Cause.NOT_DONE, f"cannot be asked: {error}")
             is_resumed = True
             if time.monotonic() - began_s > _STEADY_S:
                 outage.end()
             # Some releases of etcd call a token that they have forgotten a lack of permission.
-            if problem.kind in (Kind.TOKEN, Kind.DENIED) and self._user is not None and not outage.is_token_new:
+            if problem.kind in (Cause.TOKEN, Cause.DENIED) and self._user is not None and not outage.is_token_new:
                 outage.is_token_new = True
                 self._forget_token(token)
             else:
@@ -430,14 +430,14 @@ class EtcdClient:
             else:
                 endpoint.problem = None
                 return answer
-            if problem.kind is Kind.TOKEN and self._user is not None and not is_token_new and not is_login:
+            if problem.kind is Cause.TOKEN and self._user is not None and not is_token_new and not is_login:
                 is_token_new = True
                 self._forget_token(token)
                 continue
             _raise_what_is_final(problem, lease)
             self._move_on(endpoint, problem)
-            if problem.kind is Kind.LOST and is_once:
-                raise OutcomeUnknownError(
+            if problem.kind is Cause.LOST and is_once:
+                raise CommitUnknownError(
                     f"The answer of etcd to a commit was lost: {endpoint.address} {problem.why}. It may have been "
                     f"carried out."
                 )
@@ -457,18 +457,20 @@ class EtcdClient:
             for endpoint in self._endpoints:
                 await endpoint.renew(self.certificates.current)
 
-    def _move_on(self, endpoint: _Endpoint, problem: Problem) -> None:
+    def _move_on(self, endpoint: _Endpoint, problem: EtcdProblem) -> None:
         """To the next endpoint, unless another call has done so already."""
         endpoint.problem = problem
         if self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
 
     def _no_answer(self, timeout_s: float) -> EtcdError:
-        problems = [(each.address, each.problem) for each in self._endpoints if each.problem is not None]
+        problems = [
+            (endpoint.address, endpoint.problem) for endpoint in self._endpoints if endpoint.problem is not None
+        ]
         list_of_problems = "; ".join(f"{address} {problem.why}" for address, problem in problems)
-        if problems and all(problem.kind is Kind.MISFIT for _, problem in problems):
+        if problems and all(problem.kind is Cause.MISFIT for _, problem in problems):
             return EtcdRefusedError(f"etcd cannot be talked to: {list_of_problems}.")
-        addresses = ", ".join(each.address for each in self._endpoints)
+        addresses = ", ".join(endpoint.address for endpoint in self._endpoints)
         return EtcdUnavailableError(f"etcd did not answer within {timeout_s:.3g} s: {list_of_problems or addresses}.")
 
     def _check_open(self) -> None:
@@ -486,7 +488,7 @@ class EtcdClient:
                 raise
             if self._is_closed:
                 raise EtcdUnavailableError(_CLOSED) from None
-            raise _ProblemError(Problem(Kind.LOST, "was asked with a certificate that is no more")) from None
+            raise _ProblemError(EtcdProblem(Cause.LOST, "was asked with a certificate that is no more")) from None
 
     # --- tokens -----------------------------------------------------------------------------------------------
 
@@ -505,7 +507,7 @@ class EtcdClient:
             try:
                 return (await endpoint.ask(_AUTHENTICATE, request, metadata, seconds)).token
             except _ProblemError as error:
-                if error.problem.kind is Kind.DENIED:
+                if error.problem.kind is Cause.DENIED:
                     return ""  # etcd knows no users and so wants none
                 raise
 
@@ -548,7 +550,7 @@ def _problems() -> Iterator[None]:
     except TimeoutError:
         raise _ProblemError(NO_ANSWER) from None
     except asyncio.InvalidStateError:  # a stream that has ended
-        raise _ProblemError(Problem(Kind.LOST, "has ended the connection")) from None
+        raise _ProblemError(EtcdProblem(Cause.LOST, "has ended the connection")) from None
 
 
 async def _read(call: "grpc.aio.StreamStreamCall[Any, ResponseT]") -> ResponseT:
@@ -577,10 +579,10 @@ def _metadata(token: str) -> _Metadata:
     return (leader, ("token", token)) if token else (leader,)
 
 
-def _raise_what_is_final(problem: Problem, lease: int) -> None:
-    if problem.kind in (Kind.TOKEN, Kind.DENIED, Kind.REFUSED):
+def _raise_what_is_final(problem: EtcdProblem, lease: int) -> None:
+    if problem.kind in (Cause.TOKEN, Cause.DENIED, Cause.REFUSED):
         raise EtcdRefusedError(problem.why)
-    if problem.kind is Kind.LEASE_GONE:
+    if problem.kind is Cause.LEASE_GONE:
         raise LeaseLostError(lease, "etcd does not know it any more")
-    if problem.kind is Kind.COMPACTED:
+    if problem.kind is Cause.COMPACTED:
         raise CompactedError(0)
