@@ -45,7 +45,7 @@ def _break(directory: Path, what: str) -> None:
     setattr(RealDisk, "fdatasync", broken_sync)  # noqa: B010 - as mypy sees it, a method is for ever
     setattr(RocksState, "_flush", broken_flush)  # noqa: B010
     if what == "stall-in-line":
-        sync_mode.TRIAL_MIN = 1
+        sync_mode.TRIAL_SYNCS = 1
         sync_mode.QUICK_SECONDS = sync_mode.AVERAGE_SECONDS_MAX = sync_mode.SLOW_SECONDS = 1.0
     if not what.startswith("stall"):
         disk_watch.SYNC_SECONDS_MAX = disk_watch.END_SECONDS_MAX = 1.0

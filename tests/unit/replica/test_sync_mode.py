@@ -6,9 +6,10 @@ from holdfast.broker.replica.sync_mode import (
     AVERAGE_SECONDS_MAX,
     LARGE_BYTES,
     QUICK_SECONDS,
+    REST_MAX,
+    REST_MIN,
     SLOW_SECONDS,
-    TRIAL_MAX,
-    TRIAL_MIN,
+    TRIAL_SYNCS,
     SyncMode,
 )
 
@@ -32,28 +33,28 @@ def trial_of(mode: SyncMode) -> int:
 
 def mode_in_line() -> SyncMode:
     mode = SyncMode()
-    are_synced(mode, TRIAL_MIN)
+    are_synced(mode, TRIAL_SYNCS)
     assert mode.is_in_line(SMALL_BYTES)
     return mode
 
 
 def test_it_waits_in_line_after_a_trial_of_quick_syncs() -> None:
-    assert trial_of(SyncMode()) == TRIAL_MIN
+    assert trial_of(SyncMode()) == TRIAL_SYNCS
 
 
 @pytest.mark.parametrize("seconds", [BETWEEN_SECONDS, SLOW_SECONDS, 10 * SLOW_SECONDS])
 def test_the_quick_syncs_of_a_trial_follow_each_other(seconds: float) -> None:
     mode = SyncMode()
-    are_synced(mode, TRIAL_MIN - 1)
+    are_synced(mode, TRIAL_SYNCS - 1)
     are_synced(mode, 1, seconds)
-    are_synced(mode, TRIAL_MIN - 1)
+    are_synced(mode, TRIAL_SYNCS - 1)
     assert not mode.is_in_line(SMALL_BYTES)
 
 
 def test_a_disk_that_is_not_quite_quick_is_never_waited_for_and_need_not_be_left() -> None:
     beside, in_line = SyncMode(), mode_in_line()
     for mode in (beside, in_line):
-        are_synced(mode, 10 * TRIAL_MAX, BETWEEN_SECONDS)
+        are_synced(mode, 10 * REST_MAX, BETWEEN_SECONDS)
     assert not beside.is_in_line(SMALL_BYTES)
     assert in_line.is_in_line(SMALL_BYTES)
 
@@ -71,27 +72,32 @@ def test_a_disk_that_becomes_slower_ends_it_on_average() -> None:
     while mode.is_in_line(SMALL_BYTES):
         are_synced(mode, 1, 1.5 * AVERAGE_SECONDS_MAX)
         count += 1
-    assert 1 < count < TRIAL_MIN
+    assert 1 < count < TRIAL_SYNCS
 
 
-def test_a_disk_that_stalls_now_and_then_is_waited_for_more_and_more_rarely() -> None:
-    mode, trials = SyncMode(), []
+def test_a_disk_that_stalls_now_and_then_is_left_alone_for_longer_and_longer() -> None:
+    mode, trials = mode_in_line(), []
     for _ in range(12):
+        are_synced(mode, 1, 1.0)
         trials.append(trial_of(mode))
-        are_synced(mode, 1, 1.0)
-    assert trials[:4] == [TRIAL_MIN, 2 * TRIAL_MIN, 4 * TRIAL_MIN, 8 * TRIAL_MIN]
-    assert trials[-1] == TRIAL_MAX
+    assert trials[:4] == [TRIAL_SYNCS + rest for rest in (REST_MIN, 2 * REST_MIN, 4 * REST_MIN, 8 * REST_MIN)]
+    assert trials[-1] == TRIAL_SYNCS + REST_MAX
 
 
-def test_a_long_time_without_a_slow_sync_makes_the_next_trial_short_again() -> None:
-    mode = SyncMode()
+def test_slow_syncs_of_a_rest_do_not_make_it_longer() -> None:
+    mode = mode_in_line()
+    are_synced(mode, 1 + REST_MIN, 1.0)
+    assert trial_of(mode) == TRIAL_SYNCS
+
+
+def test_a_long_time_without_a_slow_sync_makes_the_next_rest_short_again() -> None:
+    mode = mode_in_line()
     for _ in range(12):
-        trial_of(mode)
         are_synced(mode, 1, 1.0)
-    trial_of(mode)
-    are_synced(mode, TRIAL_MAX)
+        trial_of(mode)
+    are_synced(mode, REST_MAX)
     are_synced(mode, 1, 1.0)
-    assert trial_of(mode) == TRIAL_MIN
+    assert trial_of(mode) == TRIAL_SYNCS + REST_MIN
 
 
 def test_a_large_round_is_never_waited_for_and_says_nothing_about_the_disk() -> None:
@@ -100,5 +106,5 @@ def test_a_large_round_is_never_waited_for_and_says_nothing_about_the_disk() -> 
     are_synced(mode, 1, 1.0, LARGE_BYTES + 1)
     assert mode.is_in_line(LARGE_BYTES)
     new = SyncMode()
-    are_synced(new, 2 * TRIAL_MIN, QUICK_SECONDS, LARGE_BYTES + 1)
+    are_synced(new, 2 * TRIAL_SYNCS, QUICK_SECONDS, LARGE_BYTES + 1)
     assert not new.is_in_line(SMALL_BYTES)
