@@ -16,11 +16,8 @@ MakeWorker = Callable[..., WorkerProcess]
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Retries soon, so that tests need not wait. Tests must leave it running."""
-    server = ServerProcess(tmp_path_factory.mktemp("server"), retry_base_ms=100)
-    try:
+    with ServerProcess(tmp_path_factory.mktemp("server"), retry_base_ms=100) as server:
         yield server.start()
-    finally:  # also if it does not come up in time
-        server.close()
 
 
 @pytest.fixture

@@ -231,14 +231,11 @@ def test_queue_ls(here: Here) -> None:
 
 
 def test_a_server_without_queues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    server = ServerProcess(tmp_path).start()
-    try:
-        assert main(["queue", "ls", "--address", server.address]) == 0
+    with ServerProcess(tmp_path) as server:
+        assert main(["queue", "ls", "--address", server.start().address]) == 0
         assert "There are no queues yet" in capsys.readouterr().out
         assert main(["queue", "ls", "--address", f"127.0.0.1:{server.ops_port}"]) == 4
         assert "Check the port" in capsys.readouterr().err, "that is its HTTP port"
-    finally:
-        server.close()
 
 
 def test_the_request_id_is_remembered_as_long_as_asked(here: Here) -> None:

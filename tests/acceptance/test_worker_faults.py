@@ -35,11 +35,8 @@ def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server that the test may end."""
     directory = tmp_path / "server"
     directory.mkdir()
-    server = ServerProcess(directory)
-    try:
+    with ServerProcess(directory) as server:
         yield server.start()
-    finally:
-        server.close()
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """A cluster with a map: a real etcd, real brokers, real routers, on this machine. Everything here blocks."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import pytest
 
 from holdfast.client import Client, ClusterInfo, ClusterShard, NotFound, Plan, ReplicaInfo, ReplicaRole
 from holdfast.cluster.etcd.process import EtcdProcess
@@ -211,6 +213,17 @@ class MapCluster:
                 # A replica that was sent a snapshot meanwhile has passed the place without a look.
                 hashes = wait_until(partial(_all_hashes, client, number), f"hashes of shard {number}")
                 assert len(set(hashes)) == 1, f"shard {number}: {hashes}"
+
+
+def map_cluster(**settings: Any) -> Any:
+    """A fixture: one cluster for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+        with MapCluster(tmp_path_factory.mktemp("cluster"), **settings) as running:
+            yield running.start()
+
+    return cluster
 
 
 def _etcd_of(directory: Path, size: int) -> list[EtcdProcess]:

@@ -61,6 +61,12 @@ class ServerProcess:
 
     # --- life -------------------------------------------------------------------------------------------------
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def start(self) -> Self:
         """Starts it and waits until it serves."""
         self.launch()

@@ -9,11 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-import pytest
-
 from holdfast.client import Client, NewTask
 from tests.integration import preloaded
-from tests.integration.map_cluster import MapCluster, until
+from tests.integration.map_cluster import MapCluster, map_cluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S
 
@@ -55,10 +53,7 @@ def handover(address: str, node: str, wait: str = "60s") -> Iterator[Command]:
             command.close()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("handover"), size=3, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=3, shards=SHARDS)
 
 
 def led_by(cluster: MapCluster, name: str) -> int:

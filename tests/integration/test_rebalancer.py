@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.client import Client
 from tests.integration.cluster_tools import holdfast
-from tests.integration.map_cluster import NAME, MapCluster, until
+from tests.integration.map_cluster import NAME, MapCluster, map_cluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
 
@@ -37,10 +37,7 @@ class RebalancerProcess(ServerProcess):
         return self.metric("holdfast_rebalancer_active") == 1
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("rebalancer"), size=4, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=4, shards=SHARDS)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from holdfast.client import Accepted, AsyncClient, NewTask, OutcomeUnknown, TaskState
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
-from tests.integration.map_cluster import MapCluster
+from tests.integration.map_cluster import MapCluster, map_cluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import DEADLINE_S
 
@@ -22,10 +22,7 @@ LONG_S = 120.0  # calls have time, and no test has as much
 LEASE_S = 2.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("silent"), size=2, shards=SHARDS, replication=1) as running:
-        yield running.start()
+cluster = map_cluster(size=2, shards=SHARDS, replication=1)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,15 +35,10 @@ def disk(faults_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="module")
 def server(disk: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with small limits."""
-    server = ServerProcess(
-        tmp_path_factory.mktemp("slow"),
-        env=disk.env,
-        proposals_max=PROPOSALS_MAX,
-        waiters_max=WAITERS_MAX,
-        claims_per_worker_max=CLAIMS_PER_WORKER_MAX,
-    ).start()
-    yield server
-    server.close()
+    directory = tmp_path_factory.mktemp("slow")
+    limits: dict[str, Any] = {"proposals_max": PROPOSALS_MAX, "waiters_max": WAITERS_MAX}
+    with ServerProcess(directory, env=disk.env, claims_per_worker_max=CLAIMS_PER_WORKER_MAX, **limits) as server:
+        yield server.start()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration import preloaded
-from tests.integration.map_cluster import MapCluster
+from tests.integration.map_cluster import MapCluster, map_cluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
 from tests.long import IS_LONG
@@ -35,12 +35,7 @@ LEASE_S = 20.0
 MakeWorker = Callable[..., WorkerProcess]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(
-        tmp_path_factory.mktemp("watching"), size=2, shards=SHARDS, replication=1, worker_heartbeat_ms=300
-    ) as running:
-        yield running.start()
+cluster = map_cluster(size=2, shards=SHARDS, replication=1, worker_heartbeat_ms=300)
 
 
 @pytest.fixture(scope="module")
