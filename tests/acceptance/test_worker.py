@@ -13,7 +13,6 @@ from holdfast.client import (
     Holdfast,
     InvalidAddress,
     NewTask,
-    QueueStats,
     TaskCancelled,
     TaskFailed,
     TaskInfo,
@@ -23,7 +22,7 @@ from holdfast.client import (
     current_task,
 )
 from tests.acceptance.apps import chores
-from tests.acceptance.conftest import MakeWorker
+from tests.acceptance.conftest import MakeWorker, results, stats
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.server import wait_until
 
@@ -31,16 +30,6 @@ TIMEOUT_S = 20.0
 # What is told at once arrives far below this, also on a busy machine; what waits for the end of a long poll needs up to
 # 30 s.
 PROMPT_S = 15.0
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """Handlers wait for this file: `gate.touch()` lets them go on."""
-    return tmp_path / "gate"
-
-
-def stats(app: Holdfast, queue: str) -> QueueStats:
-    return app.run(lambda client: client.queue_stats(queue))
 
 
 def enqueue_raw(app: Holdfast, name: str, payload: bytes, **options: Any) -> Handle[Any]:
@@ -58,10 +47,6 @@ def dead_letter(app: Holdfast, handle: Handle[Any]) -> TaskInfo:
 
 def wait_for_failure(handle: Handle[Any]) -> None:
     wait_until(lambda: handle.info().failures > 0, "a failed attempt", deadline_s=PROMPT_S)
-
-
-def results(handles: list[Handle[Any]]) -> list[Any]:
-    return [handle.result(timeout=TIMEOUT_S) for handle in handles]
 
 
 # --- slots ------------------------------------------------------------------------------------------------------------

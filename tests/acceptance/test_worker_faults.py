@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.client import Handle, Holdfast, QueueStats, TaskFailed, TaskState, WorkerReport
 from tests.acceptance.apps import chores
-from tests.acceptance.conftest import MakeWorker
+from tests.acceptance.conftest import MakeWorker, results, stats
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import ServerProcess, wait_until
@@ -22,12 +22,6 @@ LONG_LEASE_S = 60.0  # where whatever waits for the end of a lease has failed
 # What happens at once takes far less; on a busy machine a process takes its time to start and to end.
 PROMPT_S = 16.0
 KINDS = ("wait_at", "wait_at_async")
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """Handlers wait for this file: `gate.touch()` lets them go on."""
-    return tmp_path / "gate"
 
 
 @pytest.fixture
@@ -44,14 +38,6 @@ def proxy(shared_server: ServerProcess) -> Iterator[Proxy]:
     """A way to the shared server that can be broken."""
     with Proxy(shared_server.port) as proxy:
         yield proxy
-
-
-def stats(app: Holdfast, queue: str) -> QueueStats:
-    return app.run(lambda client: client.queue_stats(queue))
-
-
-def results(handles: list[Handle[Any]]) -> list[Any]:
-    return [handle.result(timeout=TIMEOUT_S) for handle in handles]
 
 
 def wait_at_gate(app: Holdfast, queue: str, gate: Path, each: int = 1) -> list[Handle[Any]]:

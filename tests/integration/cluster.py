@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -243,6 +244,18 @@ class Cluster:
             else (reported.index, one.state_hash)
             for one in reported.replicas
         }
+
+    def check_hashes(self) -> None:
+        """All replicas of each shard hold the same."""
+        for shard in range(self._shards):
+            hashes = wait_until(partial(self._all_hashes, shard), f"the hashes of shard {shard}")
+            assert len(set(hashes.values())) == 1, hashes
+
+    def _all_hashes(self, shard: int) -> dict[str, tuple[int, str]]:
+        """None if one is missing: a replica that was sent a snapshot meanwhile has passed the place without a look."""
+        found = self.hashes(shard)
+        assert set(found) == set(self.names)
+        return found if not any(reported.startswith("none: ") for _, reported in found.values()) else {}
 
     # --- damage -------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
-from tests.integration import preloaded
+from tests.integration.cluster_tools import holdfast
 from tests.integration.map_cluster import MapCluster, map_cluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
@@ -46,19 +47,14 @@ def app(cluster: MapCluster) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def make_worker(cluster: MapCluster, tmp_path: Path) -> Iterator[MakeWorker]:
-    made: list[WorkerProcess] = []
+    with ExitStack() as made:
 
-    def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
-        directory = tmp_path / f"worker{len(made)}"
-        worker = WorkerProcess(
-            directory, cluster.address, queues, options=("--json", *options), lease=LEASE_S, **settings
-        )
-        made.append(worker)
-        return worker.start()
+        def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
+            directory = tmp_path / f"worker-{uuid.uuid4().hex}"
+            settings |= {"options": ("--json", *options), "lease": LEASE_S}
+            return made.enter_context(closing(WorkerProcess(directory, cluster.address, queues, **settings))).start()
 
-    yield make
-    for worker in made:
-        worker.close()
+        yield make
 
 
 def get(url: str) -> tuple[int, str]:
@@ -90,12 +86,8 @@ def lines(worker: WorkerProcess, **wanted: object) -> list[dict[str, Any]]:
     return [line for line in logged if wanted.items() <= line.items()]
 
 
-def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> dict[str, Any]:
-    """What a command prints."""
-    done = preloaded.run(*arguments, "--json", "--address", cluster.address)
-    assert done.returncode == exit_code, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> Any:
+    return holdfast(*arguments, "--address", cluster.address, exit_code=exit_code)
 
 
 def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_worker: MakeWorker, tmp_path: Path) -> None:

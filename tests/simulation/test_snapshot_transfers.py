@@ -149,7 +149,7 @@ def test_without_the_checksums_a_power_cut_would_leave_a_wrong_state(
         except (AssertionError, StateDamagedError):
             wrong.append(follower.index)
 
-    monkeypatch.setattr(SnapshotReceiver, "_verify", believe)
+    monkeypatch.setattr(SnapshotReceiver, "verify", believe)
     wrong: list[int] = []
     for seed in range(6):  # what survives is drawn: in some, everything that was not synced is plainly gone
         play(scene, lambda seed=seed: World(tmp_path / str(seed), seed, replace(QUIET, delay_s_max=0.1)))  # type: ignore[misc]

@@ -500,7 +500,7 @@ async def with_a_late_suspect(seed: int) -> None:
         while not world.broker.claimed():
             await asyncio.sleep(0.1)
         suspect = ClaimedTask(task_id=next(iter(world.broker.tasks)), token=0, queue="mail", type="async", alone=True)
-        world.session._give_back_claim(suspect)
+        world.session.give_back_claim(suspect)
         world.broker.add(CONCURRENCY, ["mail"], ["async"])
         while len(world.broker.claimed()) < CONCURRENCY:
             await asyncio.sleep(0.1)

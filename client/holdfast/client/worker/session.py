@@ -119,7 +119,7 @@ class Session:
         self._standstill = standstill = Standstill(self._running, lease_ms_min, now_s)
         self._settler = Settler(client, self._answered, standstill, meter, self._late_changed)
         self._claimer = Claimer(
-            client, self._slots, settings.name, self._leases, standstill, self._claimed, self._give_back_claim, meter
+            client, self._slots, settings.name, self._leases, standstill, self._claimed, self.give_back_claim, meter
         )
         self._presence = Presence(
             client, settings.name, settings.concurrency, list(settings.queues), lambda: self.state, self._asked_for,
@@ -311,9 +311,9 @@ class Session:
 
     async def _give_back_the_last_claims(self) -> None:
         for claim in await self._claimer.collect():
-            self._give_back_claim(claim)
+            self.give_back_claim(claim)
 
-    def _give_back_claim(self, claim: ClaimedTask) -> None:
+    def give_back_claim(self, claim: ClaimedTask) -> None:
         self._give_back(self._take(claim))
 
     def _running(self) -> list[Job]:
