@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def everyday_worker(app: Holdfast, tmp_path_factory: pytest.TempPathFactory) -> 
     """Serves the queue `default` for all tests that only need somebody to do their tasks."""
     # A lease that outlasts a moment in which the machine is busy, and soon hears of a cancellation.
     worker = WorkerProcess(tmp_path_factory.mktemp("workers") / "everyday", app.address, ["default"], lease=6)
-    with closing(worker):
+    with worker:
         worker.start()
         app.tasks["echo"].enqueue().result(timeout=30)
         yield worker
@@ -55,7 +55,7 @@ def make_worker(shared_server: ServerProcess, tmp_path: Path) -> Iterator[MakeWo
 
         def make(queues: Any, *, address: str = shared_server.address, **settings: Any) -> WorkerProcess:
             directory = tmp_path / f"worker-{uuid.uuid4().hex}"
-            return made.enter_context(closing(WorkerProcess(directory, address, queues, **settings))).start()
+            return made.enter_context(WorkerProcess(directory, address, queues, **settings)).start()
 
         yield make
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.client import Client, ReplicaInfo, ReplicaRole
-from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
 
 HOST = "127.0.0.1"
 MIB = 1024 * 1024
@@ -109,7 +109,7 @@ class NodeProcess(ServerProcess):
         return [(line["event"], int(line["shard"]), int(line["term"])) for line in said]
 
 
-class Cluster:
+class Cluster(Closed):
     """`size` brokers with the same list of nodes."""
 
     def __init__(
@@ -149,12 +149,6 @@ class Cluster:
         return "\n".join(lines) + "\n"
 
     # --- life -------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> Self:
         """Starts all that are down and waits until each serves: none can found a group alone."""

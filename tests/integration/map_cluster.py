@@ -11,7 +11,7 @@ import pytest
 from holdfast.client import Client, ClusterInfo, ClusterShard, NotFound, Plan, ReplicaInfo, ReplicaRole
 from holdfast.cluster.etcd.process import EtcdProcess
 from tests.integration.cluster import HOST, LAG_MAX, SETTINGS, NodeProcess, free_ports
-from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
 
 NAME = "tested"
 LOOK_EVERY_S = 0.05
@@ -39,7 +39,7 @@ class RouterProcess(ServerProcess):
         self.ops_port = self.events("serving")[-1]["ops_port"]
 
 
-class MapCluster:
+class MapCluster(Closed):
     """`size` brokers and `routers` routers, initialised with `shards` shards."""
 
     node_prefix = "n"  # of their names
@@ -68,12 +68,6 @@ class MapCluster:
         return home
 
     # --- life -------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> Self:
         """Everything, founded and led."""

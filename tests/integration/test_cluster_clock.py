@@ -17,7 +17,7 @@ OFF_S = 60.0  # more than the whole test takes, so that a lease can outlast it u
 def cluster(tmp_path: Path, faults: Faults) -> Iterator[Cluster]:
     """The clock of n1 is in the hands of the test."""
     with Cluster(tmp_path / "cluster") as cluster:
-        cluster.nodes["n1"]._env |= faults.env
+        cluster.nodes["n1"].env |= faults.env
         cluster.start()
         cluster.wait_whole()
         yield cluster

@@ -115,8 +115,7 @@ def test_a_node_that_listens_where_nobody_looks_for_it_says_so(cluster: Cluster)
     """It may be meant so, with a proxy in between, or it is a mistake."""
     node = cluster.nodes["n2"]
     node.settings |= {"port": 0}
-    node.launch()
-    node.wait_serving()
+    node.start()
     [said] = node.events("listens_elsewhere")
     assert (said["setting"], said["listed"]) == ("port", node.address)
     assert said["port"] == node.events("serving")[-1]["port"] != node.port

@@ -110,8 +110,7 @@ def test_of_all_that_want_to_stop_at_the_same_moment_one_goes_after_the_other(cl
             assert cluster.nodes[goes].stop() == 0
             load.wait_for(10)
             assert all(command.is_waiting for command in waiting.values()), "while it is away"
-            cluster.nodes[goes].launch()
-            cluster.nodes[goes].wait_serving()
+            cluster.nodes[goes].start()
         cluster.wait_settled()
     load.check(cluster)
 

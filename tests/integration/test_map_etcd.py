@@ -160,8 +160,7 @@ def fail_over(cluster: MapCluster, shard: int) -> str:
 
 def restart_and_lead(cluster: MapCluster, name: str, shard: int) -> None:
     """The node comes back without etcd, catches up, and serves as the leader."""
-    cluster.nodes[name].launch()
-    cluster.nodes[name].wait_serving()
+    cluster.nodes[name].start()
     assert not cluster.nodes[name].events("registered")
     until(lambda: (one := cluster.replicas().get((shard, name))) and one.lag < 50, "its replica to catch up")
     until(lambda: has_led(cluster, shard, name), "it to lead")

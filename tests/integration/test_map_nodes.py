@@ -260,8 +260,7 @@ def test_leaders_are_spread_again_after_a_rolling_restart(cluster: MapCluster, o
         for node in list(cluster.nodes.values()):
             assert node.stop() == 0
             load.wait_for(10)
-            node.launch()
-            node.wait_serving()
+            node.start()
             cluster.wait_settled()
         last = list(cluster.nodes)[-1]
         assert leaders(cluster)[last] == 0, "whoever was restarted last leads nothing"

@@ -204,8 +204,7 @@ def test_a_policy_counts_also_for_a_leader_that_never_saw_etcd(cluster: MapClust
         check_two_attempts(client, queue)
     finally:
         cluster.etcd.start()
-    cluster.nodes[victim].launch()
-    cluster.nodes[victim].wait_serving()
+    cluster.nodes[victim].start()
     assert client.set_queue(queue, clear=["max_attempts"]).policy.max_attempts is None
     until(lambda: not has_policy(client, queue), "the default to count again")
     discard_probes(client, queue)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,7 @@ def another_router(cluster: MapCluster, name: str, endpoints: str, **settings: o
     home.mkdir()
     router = RouterProcess(home, free_ports(1)[0], endpoints, **settings)  # type: ignore[arg-type]  # passed through
     try:
-        router.launch()
-        router.wait_serving()
+        router.start()
         until(lambda: router.get("/readyz")[0] == 200, "the router to be ready")
         yield router
     finally:
@@ -151,8 +150,7 @@ def test_a_router_that_is_killed_is_replaced_by_the_next(cluster: MapCluster) ->
             load.wait_for(20)
             router.kill()
             load.wait_for(40)
-            router.launch()
-            router.wait_serving()
+            router.start()
             until(lambda router=router: router.get("/readyz")[0] == 200, "the router to be ready")  # type: ignore[misc]
     load.check(cluster)
 
@@ -177,8 +175,7 @@ def test_a_router_that_is_stopped_sends_those_who_wait_elsewhere_at_once(cluster
         with Client(f"{HOST}:{other.port}", timeout_s=DEADLINE_S) as producer:
             producer.enqueue(NewTask(queue, "t"))
         assert len(polling.result(DEADLINE_S)) == 1
-    waits_at.launch()
-    waits_at.wait_serving()
+    waits_at.start()
     until(lambda: waits_at.get("/readyz")[0] == 200, "the router to be ready")
 
 
@@ -298,8 +295,7 @@ def test_a_result_that_is_gone_is_told_from_none_also_by_the_next_leader(cluster
         assert client.wait_tasks(ids) == before
         shown = [(info.changed_at_ms, info.result_expired_at_ms) for info in map(client.get_task, ids)]
         assert [expired_at_ms for _, expired_at_ms in shown] == [shown[0][0] + 1, None]
-    victim.launch()
-    victim.wait_serving()
+    victim.start()
     cluster.wait_settled()
 
 
@@ -311,7 +307,7 @@ def test_a_worker_that_was_idle_for_longer_than_its_lease_runs_what_it_claims(
     lease_s = 2.0
     queues = queues_of_all_shards("idle", SHARDS)
     worker = WorkerProcess(tmp_path / "worker", cluster.address, queues, lease=lease_s)
-    with closing(worker.start()), chores.make_app(cluster.address) as app:
+    with worker.start(), chores.make_app(cluster.address) as app:
         until(lambda: any(map(_calls, cluster.routers)), "the worker to wait")
         time.sleep(lease_s + 0.5)  # longer than the lease: that is what this is about
         handle = app.tasks["work"].options(queue=queues[1], timeout=lease_s, max_attempts=1).enqueue(0.01)

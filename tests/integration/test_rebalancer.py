@@ -72,16 +72,14 @@ def test_what_is_gone_for_good_is_made_anew_and_gets_its_share_when_it_returns(
         assert cluster.info().rebalancing.given_up == ("n4",)
         assert replicas(cluster) == {"n1": 4, "n2": 4, "n3": 4}
         load.wait_for(10)
-        cluster.nodes["n4"].launch()
-        cluster.nodes["n4"].wait_serving()
+        cluster.nodes["n4"].start()
         until(lambda: replicas(cluster)["n4"] == 3, "it to have its share again")
         cluster.wait_settled()
         until(lambda: cluster.info().plan is None, "the plan to be done")
         load.wait_for(10)
     load.check(cluster)
     assert cluster.info().rebalancing.given_up == ()
-    active.launch()
-    active.wait_serving()
+    active.start()
 
 
 def test_it_is_paused_for_all_of_them(cluster: MapCluster, watching: list[RebalancerProcess]) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,7 @@ def test_a_worker_keeps_the_leases_of_a_healthy_shard_and_finishes_its_tasks_whi
 ) -> None:
     healthy, lost = queues_of_all_shards("work", SHARDS)
     worker = WorkerProcess(tmp_path / "worker", cluster.address, [healthy, lost], lease=LEASE_S)
-    with closing(worker.start()), chores.make_app(cluster.address) as app:
+    with worker.start(), chores.make_app(cluster.address) as app:
         work = app.tasks["work_async"]
         # One that ends while its shard is silent, so that its report waits, and one whose lease has to be extended.
         of_lost = [work.options(queue=lost).enqueue(seconds) for seconds in (0.5, 2 * LEASE_S)]

@@ -57,6 +57,14 @@ async def hold_up(disk: Faults, client: AsyncClient, queue: str) -> "asyncio.Tas
     return write
 
 
+async def leave(server: ServerProcess, client: AsyncClient, disk: Faults, leaving: "asyncio.Task[Claims]") -> None:
+    """Once its claim is on its way to the disk; then another caller gets what it leaves."""
+    await asyncio.to_thread(disk.wait_for_slow_sync)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await arrived(server, client, [])
+
+
 async def arrived(server: ServerProcess, client: AsyncClient, calls: list["asyncio.Task[Claims]"]) -> None:
     """Returns once the server has begun to work on these calls: a call sent after them was answered."""
     await asyncio.sleep(0)
@@ -85,10 +93,7 @@ async def test_a_caller_that_leaves_while_its_claim_is_written_gives_it_back(
     accepted = await client.enqueue(NewTask(queue, "t"))
     disk.slow_disk(HELD_UP_S)
     leaving = asyncio.create_task(client.reserve([queue], lease_ms=LONG_LEASE_MS))
-    await asyncio.to_thread(disk.wait_for_slow_sync)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    await arrived(server, client, [])
+    await leave(server, client, disk, leaving)
     staying = asyncio.create_task(client.reserve([queue], lease_ms=LONG_LEASE_MS, wait_ms=20_000))
     disk.slow_disk(0)
     [claim] = await staying
@@ -104,10 +109,7 @@ async def test_a_waiting_caller_that_leaves_while_its_claim_is_written_gives_it_
     await arrived(server, client, [leaving])
     disk.slow_disk(HELD_UP_S, after=1)  # the enqueue passes, and then its claim is held up
     accepted = await client.enqueue(NewTask(queue, "t"))
-    await asyncio.to_thread(disk.wait_for_slow_sync)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    await arrived(server, client, [])
+    await leave(server, client, disk, leaving)
     staying = asyncio.create_task(client.reserve([queue], lease_ms=LONG_LEASE_MS, wait_ms=20_000))
     disk.slow_disk(0)
     [claim] = await staying

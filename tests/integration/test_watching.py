@@ -52,7 +52,7 @@ def make_worker(cluster: MapCluster, tmp_path: Path) -> Iterator[MakeWorker]:
         def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
             directory = tmp_path / f"worker-{uuid.uuid4().hex}"
             settings |= {"options": ("--json", *options), "lease": LEASE_S}
-            return made.enter_context(closing(WorkerProcess(directory, cluster.address, queues, **settings))).start()
+            return made.enter_context(WorkerProcess(directory, cluster.address, queues, **settings)).start()
 
         yield make
 
@@ -126,7 +126,7 @@ def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_work
 
 
 def test_a_worker_without_a_server_lives_and_is_not_ready(tmp_path: Path, cluster: MapCluster) -> None:
-    with closing(WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0"))) as worker:
+    with WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0")) as worker:
         url = ops_url(worker.start())
         assert get(f"{url}/readyz")[0] == 503
         wait_until(lambda: "cannot claim tasks" in get(f"{url}/readyz")[1], "the reason")
@@ -295,8 +295,7 @@ def test_a_killed_worker_leaves_the_list_although_who_had_its_heartbeats_is_lost
     worker.signal(signal.SIGKILL)
     worker.wait_for_exit()
     cluster.nodes["n2"].kill()
-    cluster.nodes["n2"].launch()
-    cluster.nodes["n2"].wait_serving()
+    cluster.nodes["n2"].start()
     cluster.wait_settled()
     assert workers_of(cluster)[name].state is WorkerState.UNKNOWN
     wait_until(lambda: name not in workers_of(cluster), "the worker to leave the list", deadline_s=90)

@@ -20,7 +20,7 @@ from tests.simulation.group_plan import Plan
 from tests.simulation.group_world import Machine, Network, Node, PausableRounds, Watch, WatchedShard
 from tests.unit.machine.machine_shard import new_task
 
-SECONDS = 8.0
+SECONDS = 5.0
 CALLERS = 2  # of each shard
 
 

@@ -55,7 +55,7 @@ from tests.simulation.world import (
     make_trouble,
 )
 
-SEEDS = int(os.environ.get("SEEDS", "64" if IS_LONG else "20"))
+SEEDS = int(os.environ.get("SEEDS", "64" if IS_LONG else "12"))
 START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 100
 DRAIN_SECONDS = 40.0

@@ -89,7 +89,7 @@ def test_rough_seas(tmp_path: Path, seed: int) -> None:
                     leader.write(20)
             event = draw.random()
             if event < 0.3:
-                leader.kill()
+                leader.sender.kill()
                 await asyncio.sleep(draw.uniform(0, 3))
                 leader.restart()
             elif event < 0.4:
@@ -303,7 +303,7 @@ async def test_an_install_that_fails_is_refused_and_leaves_nothing(world: World)
 @on_a_world(11)
 async def test_a_checkpoint_that_cannot_be_made_is_tried_again(world: World) -> None:
     sender = world.leader.sender
-    (world.leader.directories.outgoing(sender._next_id)).mkdir()
+    world.leader.directories.outgoing(sender.next_id).mkdir()
     await world.tick()
     await world.until(lambda: not sender.progress)
     assert world.network.said == []
@@ -316,7 +316,7 @@ async def test_a_later_snapshot_replaces_an_earlier_one_and_never_the_other_way_
     follower = world.follower
     await world.until(lambda: (follower.receiver.progress or (0, 1))[0] > 20 * KIB)
     first = world.network.begins()[-1]
-    world.leader.kill()
+    world.leader.sender.kill()
     world.leader.write(50)
     world.leader.restart()
     await world.until(lambda: world.network.begins()[-1].id != first.id)

@@ -292,8 +292,8 @@ class SimulatedProcess:
         """The process is gone from one moment to the next."""
         self.is_dead = True
         doomed = [*self._calls, *self._tasks]
-        led = [leading for shard in shards if (leading := shard._leading) is not None]
-        parts = [part for leading in led for part in leading._parts()]
+        led = [leading for shard in shards if (leading := shard.leading) is not None]
+        parts = [part for leading in led for part in leading.parts()]
         for task in doomed:
             task.cancel()
         for part in parts:

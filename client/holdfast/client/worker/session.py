@@ -124,10 +124,8 @@ class Session:
         self._presence = Presence(
             client, settings.name, settings.concurrency, list(settings.queues), lambda: self.state, self._asked_for,
         )  # fmt: skip
-        self._deadlines = Deadlines(now_s)
-        self._heartbeats = Heartbeats(
-            client, self._jobs.keys(), lease_ms_min, self._deadlines, standstill, meter, now_s
-        )
+        self.deadlines = Deadlines(now_s)
+        self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self.deadlines, standstill, meter, now_s)
 
     async def run(self) -> WorkerReport:
         settings = self._settings
@@ -207,7 +205,7 @@ class Session:
         if job.interrupted:
             self._ended((job, Interrupted()))
         else:
-            self._deadlines.watch(job)
+            self.deadlines.watch(job)
             self._heartbeats.added(job)
             job.began_s = self._now_s()
             log_started(job)
@@ -229,7 +227,7 @@ class Session:
             return  # given back already; the handler took no notice of it
         self._standstill.poll()  # while it counts as one that runs
         end_if_over(job, self._now_s(), "its lease ran out while its handler ran", self._standstill)
-        self._deadlines.forget(job)
+        self.deadlines.forget(job)
         job.phase = Phase.REPORTING
         reopened = self._slots.ended(job.claim.queue)
         if not self._slots.running:
