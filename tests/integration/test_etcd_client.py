@@ -26,7 +26,7 @@ from holdfast.cluster.etcd.api import (
     Row,
     Unchanged,
 )
-from holdfast.cluster.etcd.client import _CHANNEL_OPTIONS, EtcdClient, EtcdTls
+from holdfast.cluster.etcd.client import CHANNEL_OPTIONS, EtcdClient, EtcdTls
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.etcd.process import HOST, EtcdProcess, EtcdProcessError, free_ports
 from holdfast.serving import reloading
@@ -364,7 +364,7 @@ async def test_a_silent_member_is_left_for_another(
     connect: Connect, members: list[EtcdProcess], prefix: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient = {"grpc.keepalive_time_ms": 300, "grpc.keepalive_timeout_ms": 300, "grpc.http2.ping_timeout_ms": 300}
-    monkeypatch.setattr(client_module, "_CHANNEL_OPTIONS", tuple((dict(_CHANNEL_OPTIONS) | impatient).items()))
+    monkeypatch.setattr(client_module, "CHANNEL_OPTIONS", tuple((dict(CHANNEL_OPTIONS) | impatient).items()))
     leader, silent, third = members
     others = [leader.endpoint, third.endpoint]
     client, fresh, watching_client = (connect(silent.endpoint, *others, timeout_s=6) for _ in range(3))

@@ -22,6 +22,7 @@ from holdfast.client import (
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeServer
 from tests.integration.server import DEADLINE_S
+from tests.integration.waiters import wait_for_waiters
 from tests.stalls import Stalled, stalls
 
 LONG_LEASE_MS = 600_000
@@ -54,12 +55,6 @@ async def claim(
     client: AsyncClient, queue: str, *, wait_ms: int = 0, lease_ms: int = LONG_LEASE_MS
 ) -> list[ClaimedTask]:
     return await client.reserve([queue], max_tasks=100, wait_ms=wait_ms, lease_ms=lease_ms)
-
-
-async def wait_for_waiters(client: AsyncClient, queue: str, number: int) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while (await client.queue_stats(queue)).waiting_reserves != number:
-            await asyncio.sleep(0.01)
 
 
 # --- caps ---------------------------------------------------------------------------------------------------------

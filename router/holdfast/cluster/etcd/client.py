@@ -53,7 +53,7 @@ _LONG_BACKOFF = Backoff(first_s=0.05, max_s=2.0)  # of what waits an outage out
 _STEADY_S = 5.0  # a watch that lived that long was a good one: the next pause is short again
 _CLOSED = "The client of etcd is closed."
 
-_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     (
         "grpc.max_receive_message_length",
         -1,
@@ -213,9 +213,9 @@ class _Endpoint:
         if self._channel is None:
             target = f"dns:///{self.address}"
             if self._credentials is None:
-                self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+                self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
             else:
-                self._channel = grpc.aio.secure_channel(target, self._credentials, options=_CHANNEL_OPTIONS)
+                self._channel = grpc.aio.secure_channel(target, self._credentials, options=CHANNEL_OPTIONS)
         return self._channel
 
 
