@@ -16,7 +16,7 @@ import typer.main
 import yaml
 
 from holdfast.broker.peers.tls import PeerTls
-from holdfast.cli.commands.root import _COMMAND_LINE_ERROR, make_app
+from holdfast.cli.commands.root import COMMAND_LINE_ERROR, make_app
 from tests.acceptance.running import REPO
 from tools.manifests.objects import MADE_ELSEWHERE, Manifests, command_of, hook_command, load
 from tools.manifests.rendering import OVERLAYS, RENDERED, has_kubectl, render_folder
@@ -55,7 +55,7 @@ def check_command(words: list[str]) -> None:
         command, rest = command.commands[rest[0]], rest[1:]  # type: ignore[assignment]
     try:
         command.make_context(words[0], rest)
-    except _COMMAND_LINE_ERROR as error:
+    except COMMAND_LINE_ERROR as error:
         raise AssertionError(f"{shlex.join(words)}: {error}") from error
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.client import Handle, Holdfast, QueueStats, TaskFailed, TaskState, WorkerReport
 from tests.acceptance.apps import chores
-from tests.acceptance.conftest import MakeWorker
+from tests.acceptance.conftest import MakeWorker, results, stats
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import ServerProcess, wait_until
@@ -25,21 +25,12 @@ KINDS = ("wait_at", "wait_at_async")
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """Handlers wait for this file: `gate.touch()` lets them go on."""
-    return tmp_path / "gate"
-
-
-@pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server that the test may end."""
     directory = tmp_path / "server"
     directory.mkdir()
-    server = ServerProcess(directory)
-    try:
+    with ServerProcess(directory) as server:
         yield server.start()
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -47,14 +38,6 @@ def proxy(shared_server: ServerProcess) -> Iterator[Proxy]:
     """A way to the shared server that can be broken."""
     with Proxy(shared_server.port) as proxy:
         yield proxy
-
-
-def stats(app: Holdfast, queue: str) -> QueueStats:
-    return app.run(lambda client: client.queue_stats(queue))
-
-
-def results(handles: list[Handle[Any]]) -> list[Any]:
-    return [handle.result(timeout=TIMEOUT_S) for handle in handles]
 
 
 def wait_at_gate(app: Holdfast, queue: str, gate: Path, times: int = 1) -> list[Handle[Any]]:

@@ -1,15 +1,17 @@
 """A cluster with a map: a real etcd, real brokers, real routers, on this machine. Everything here blocks."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import pytest
 
 from holdfast.client import Client, ClusterInfo, ClusterShard, NotFound, Plan, ReplicaInfo, ReplicaRole
 from holdfast.cluster.etcd.process import EtcdProcess
 from tests.integration.cluster import HOST, LAG_MAX, SETTINGS, NodeProcess, free_ports
-from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
 
 NAME = "tested"
 LOOK_EVERY_S = 0.05
@@ -37,7 +39,7 @@ class RouterProcess(ServerProcess):
         self.ops_port = self.events("serving")[-1]["ops_port"]
 
 
-class MapCluster:
+class MapCluster(Closed):
     """`size` brokers and `routers` routers, initialised with `shards` shards."""
 
     node_prefix = "n"  # of their names
@@ -66,12 +68,6 @@ class MapCluster:
         return home
 
     # --- life -------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> Self:
         """Everything, founded and led."""
@@ -211,6 +207,17 @@ class MapCluster:
                 # A replica that was sent a snapshot meanwhile has passed the place without a look.
                 hashes = wait_until(partial(_all_hashes, client, number), f"hashes of shard {number}")
                 assert len(set(hashes)) == 1, f"shard {number}: {hashes}"
+
+
+def map_cluster(**settings: Any) -> Any:
+    """A fixture: one cluster for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+        with MapCluster(tmp_path_factory.mktemp("cluster"), **settings) as running:
+            yield running.start()
+
+    return cluster
 
 
 def _etcd_of(directory: Path, size: int) -> list[EtcdProcess]:

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.client import AsyncClient, ClaimedTask, NewTask, QueuePolicy, TaskState, TaskUpdate, TenantPolicy
 from tests.integration.conftest import MakeServer
+from tests.integration.waiters import wait_for_waiters
 
 LONG_LEASE_MS = 600_000
 HOUR_MS = 3_600_000
@@ -133,9 +134,7 @@ async def test_a_task_whose_priority_is_raised_goes_to_who_waits(client: AsyncCl
     """One that is blocked by nothing but its time."""
     [task_id] = await fill(client, [NewTask(queue, "t", delay_ms=HOUR_MS)])
     waiting = asyncio.create_task(client.reserve([queue], wait_ms=60_000))
-    async with asyncio.timeout(30):
-        while not (await client.queue_stats(queue)).waiting_reserves:
-            await asyncio.sleep(0.01)
+    await wait_for_waiters(client, queue, 1)
     await client.update_task(task_id, priority=9, delay_ms=0)
     [one] = await waiting
     assert one.task_id == task_id

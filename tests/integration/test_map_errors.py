@@ -54,8 +54,7 @@ def cluster(bare: MapCluster) -> MapCluster:
         bare.add_node()
         bare.init()
     [router] = bare.routers
-    router.launch()
-    router.wait_serving()
+    router.start()
     until(lambda: router.get("/readyz")[0] == 200, "the router to be ready")
     bare.wait_settled()
     return bare
@@ -130,8 +129,7 @@ def test_without_etcd_a_new_server_says_what_it_waits_for(cluster: MapCluster, s
     router_home.mkdir()
     router = RouterProcess(router_home, free_ports(1)[0], nobody)
     try:
-        router.launch()
-        router.wait_serving()
+        router.start()
         broker.wait_serving()
         until(lambda: f"etcd does not answer at {nobody}" in broker.get("/readyz")[1], "the broker to say so")
         assert broker.get("/readyz")[0] == 200, "a broker is ready by itself, so that all can be started at once"
@@ -154,8 +152,7 @@ def test_servers_that_are_too_old_for_the_map_say_so(bare: MapCluster, spare: Sp
     asyncio.run(write(bare, keys_of(name).cluster, cluster_record(FORMAT + 1)))
     broker.launch()
     try:
-        router.launch()
-        router.wait_serving()
+        router.start()
         until(lambda: "too old for the cluster; upgrade it" in router.get("/readyz")[1], "the router to say so")
         with Client(f"{HOST}:{router.port}", timeout_s=DEADLINE_S, retry=False) as client:
             calls: list[Callable[[], object]] = [
@@ -227,16 +224,14 @@ class Intruders:
 def intruders(cluster: MapCluster, spare: Spare) -> Intruders:
     """Launched early: they are given the time of a lease, and the last test sees what became of them."""
     guest = spare("guest")
-    guest.launch()
-    guest.wait_serving()
+    guest.start()
     copy = guest.data_dir / "MAP"
     cluster_id = cluster.info().cluster_id
     until(lambda: copy.exists() and cluster_id in copy.read_text(), "it to know its cluster")
     assert guest.stop() == 0
     copied = spare("guest")
     shutil.copytree(guest.data_dir, copied.data_dir)
-    guest.launch()
-    guest.wait_serving()
+    guest.start()
     until(lambda: guest.events("registered"), "it to be back")
     namesake = spare("n1")
     copied.launch()

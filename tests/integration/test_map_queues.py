@@ -23,7 +23,7 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task
 from tests.integration.cluster import HOST
 from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
-from tests.integration.map_cluster import MapCluster, until
+from tests.integration.map_cluster import MapCluster, map_cluster, until
 from tests.integration.map_load import MapLoad, load_on
 from tests.integration.server import DEADLINE_S
 
@@ -31,10 +31,7 @@ SHARDS = 4
 PAUSE_MS = 3_000_077  # so long that it is never over while a test looks
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("queues"), size=3, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=3, shards=SHARDS)
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +204,7 @@ def test_a_policy_counts_also_for_a_leader_that_never_saw_etcd(cluster: MapClust
         check_two_attempts(client, queue)
     finally:
         cluster.etcd.start()
-    cluster.nodes[victim].launch()
-    cluster.nodes[victim].wait_serving()
+    cluster.nodes[victim].start()
     assert client.set_queue(queue, clear=["max_attempts"]).policy.max_attempts is None
     until(lambda: not has_policy(client, queue), "the default to count again")
     discard_probes(client, queue)

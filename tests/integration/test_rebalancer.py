@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.client import Client
 from tests.integration.cluster_tools import holdfast
-from tests.integration.map_cluster import NAME, MapCluster, until
+from tests.integration.map_cluster import NAME, MapCluster, map_cluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
 
@@ -37,10 +37,7 @@ class RebalancerProcess(ServerProcess):
         return self.metric("holdfast_rebalancer_active") == 1
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("rebalancer"), size=4, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=4, shards=SHARDS)
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +72,14 @@ def test_what_is_gone_for_good_is_made_anew_and_gets_its_share_when_it_returns(
         assert cluster.info().rebalancing.given_up == ("n4",)
         assert replicas(cluster) == {"n1": 4, "n2": 4, "n3": 4}
         load.wait_for(10)
-        cluster.nodes["n4"].launch()
-        cluster.nodes["n4"].wait_serving()
+        cluster.nodes["n4"].start()
         until(lambda: replicas(cluster)["n4"] == 3, "it to have its share again")
         cluster.wait_settled()
         until(lambda: cluster.info().plan is None, "the plan to be done")
         load.wait_for(10)
     load.check(cluster)
     assert cluster.info().rebalancing.given_up == ()
-    active.launch()
-    active.wait_serving()
+    active.start()
 
 
 def test_it_is_paused_for_all_of_them(cluster: MapCluster, watching: list[RebalancerProcess]) -> None:

@@ -83,16 +83,6 @@ async def test_a_task_that_runs_for_too_long_has_failed(client: AsyncClient, que
     assert [(attempt.how, attempt.worker) for attempt in info.attempts] == [("TIMED_OUT", "slow")]
 
 
-async def test_a_task_that_ends_its_workers_dies_and_says_why(client: AsyncClient, queue: str) -> None:
-    accepted = await client.enqueue(NewTask(queue, "t", max_claims=1))
-    await client.reserve([queue], lease_ms=1000, worker="first")  # which may have held others
-    await client.reserve([queue], lease_ms=1000, wait_ms=WAIT_MS, worker="gone")
-    info = await client.wait_task(accepted.task_id, timeout_s=WAIT_MS / 1000)
-    assert (info.dead_reason, info.failures, info.claims) == ("CLAIMS_SPENT", 0, 1)
-    assert info.last_error is not None
-    assert "worker gone" in info.last_error.message
-
-
 async def test_a_task_that_nobody_starts_in_time_dies(client: AsyncClient, queue: str) -> None:
     claims: list[ClaimedTask] = []
     for ttl_ms in TIMES_MS:

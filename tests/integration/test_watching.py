@@ -7,8 +7,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
-from tests.integration import preloaded
-from tests.integration.map_cluster import MapCluster
+from tests.integration.cluster_tools import holdfast
+from tests.integration.map_cluster import MapCluster, map_cluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
 from tests.long import IS_LONG
@@ -35,12 +36,7 @@ LEASE_S = 20.0
 MakeWorker = Callable[..., WorkerProcess]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(
-        tmp_path_factory.mktemp("watching"), size=2, shards=SHARDS, replication=1, worker_heartbeat_ms=300
-    ) as running:
-        yield running.start()
+cluster = map_cluster(size=2, shards=SHARDS, replication=1, worker_heartbeat_ms=300)
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +47,14 @@ def app(cluster: MapCluster) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def make_worker(cluster: MapCluster, tmp_path: Path) -> Iterator[MakeWorker]:
-    made: list[WorkerProcess] = []
+    with ExitStack() as made:
 
-    def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
-        directory = tmp_path / f"worker{len(made)}"
-        worker = WorkerProcess(
-            directory, cluster.address, queues, options=("--json", *options), lease=LEASE_S, **settings
-        )
-        made.append(worker)
-        return worker.start()
+        def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
+            directory = tmp_path / f"worker-{uuid.uuid4().hex}"
+            settings |= {"options": ("--json", *options), "lease": LEASE_S}
+            return made.enter_context(WorkerProcess(directory, cluster.address, queues, **settings)).start()
 
-    yield make
-    for worker in made:
-        worker.close()
+        yield make
 
 
 def get(url: str) -> tuple[int, str]:
@@ -95,12 +86,8 @@ def lines(worker: WorkerProcess, **wanted: object) -> list[dict[str, Any]]:
     return [line for line in logged if wanted.items() <= line.items()]
 
 
-def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> dict[str, Any]:
-    """What a command prints."""
-    done = preloaded.run(*arguments, "--json", "--address", cluster.address)
-    assert done.returncode == exit_code, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> Any:
+    return holdfast(*arguments, "--address", cluster.address, exit_code=exit_code)
 
 
 def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_worker: MakeWorker, tmp_path: Path) -> None:
@@ -139,7 +126,7 @@ def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_work
 
 
 def test_a_worker_without_a_server_lives_and_is_not_ready(tmp_path: Path, cluster: MapCluster) -> None:
-    with closing(WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0"))) as worker:
+    with WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0")) as worker:
         url = ops_url(worker.start())
         assert get(f"{url}/readyz")[0] == 503
         wait_until(lambda: "cannot claim tasks" in get(f"{url}/readyz")[1], "the reason")
@@ -308,8 +295,7 @@ def test_a_killed_worker_leaves_the_list_although_who_had_its_heartbeats_is_lost
     worker.signal(signal.SIGKILL)
     worker.wait_for_exit()
     cluster.nodes["n2"].kill()
-    cluster.nodes["n2"].launch()
-    cluster.nodes["n2"].wait_serving()
+    cluster.nodes["n2"].start()
     cluster.wait_settled()
     assert workers_of(cluster)[name].state is WorkerState.UNKNOWN
     wait_until(lambda: name not in workers_of(cluster), "the worker to leave the list", deadline_s=90)

@@ -188,23 +188,3 @@ class ForgetsItsVote(World):
         process.disk.journal.set_term(0, None)
         process.disk.end_sync()
         return process
-
-
-GROUP_ABLATIONS: list[type[ShardRaft]] = [
-    CountsOldVoters,
-    CountsLearners,
-    ChangesTwiceAtOnce,
-    ChangesTooEarly,
-    KeepsWhatWasCut,
-    StandsWithoutBelonging,
-    InstallsWhatIsOld,
-    InstallsOverWhatFits,
-    AcknowledgesSnapshotsAtOnce,
-    StandsWithoutAsking,
-    LeadsWithoutAnswers,
-    ReadsWithoutAsking,
-    EchoesOldTerms,
-    CreditsTombstones,
-    ForgetsItsFormerLog,
-]
-WORLD_ABLATIONS: list[type[World]] = [KeepsItsIdentity, ForgetsItsVote]

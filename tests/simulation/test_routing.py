@@ -449,6 +449,6 @@ def test_the_silence_of_one_shard_delays_no_other(side: str) -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_parts_that_are_not_given_up_are_missed(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.transport.parts.Parts._give_up_later", lambda *_: [])
+    monkeypatch.setattr("holdfast.transport.parts.Parts.give_up_later", lambda *_: [])
     with pytest.raises(AssertionError, match="longest_s|<="):
         test_the_silence_of_one_shard_delays_no_other(side)

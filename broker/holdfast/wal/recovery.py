@@ -221,7 +221,7 @@ def _repair_tail(disk: Disk, scan: _Scan, segment_bytes: int) -> int | None:
         handle = disk.open(segment.name)
         disk.truncate(handle, min(segment.end, segment.size_bytes))
         segment.size_bytes = _reserved(disk, handle, segment.end, max(segment.size_bytes, segment_bytes))
-        _write_last_round_again(disk, handle, segment, scan.last_frame_offset)
+        write_last_round_again(disk, handle, segment, scan.last_frame_offset)
         disk.fdatasync(handle)
     disk.fsync_directory()
     return handle
@@ -236,7 +236,7 @@ def _reserved(disk: Disk, handle: int, end: int, wanted_bytes: int) -> int:
     return wanted_bytes
 
 
-def _write_last_round_again(disk: Disk, handle: int, segment: Segment, offset: int) -> None:
+def write_last_round_again(disk: Disk, handle: int, segment: Segment, offset: int) -> None:
     window = FileWindow(disk, handle)
     found = window.frame(segment.codec, offset)
     if found is None:

@@ -176,6 +176,11 @@ class Shard:
         return self._term
 
     @property
+    def leading(self) -> Leadership | None:
+        """What it has as the leader; None if it does not lead."""
+        return self._leading
+
+    @property
     def is_draining(self) -> bool:
         return self._draining
 

@@ -26,7 +26,7 @@ def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
             return list(held)
     outcomes = _claim_slices(draft, entry) if entry.counts else _claim_each(draft, entry.task_ids, entry)
     for mark in entry.marks:
-        _raise_mark(draft, mark)
+        raise_mark(draft, mark)
     if entry.request_id:
         claims = tuple((done.task_id, done.token, done.tasks) for done in outcomes if isinstance(done, Claimed))
         if claims:
@@ -119,7 +119,7 @@ def _granted(task_id: bytes, task: Execution) -> Claimed:
     return Claimed(task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms, task.is_suspect)
 
 
-def _raise_mark(draft: Draft, mark: Mark) -> None:
+def raise_mark(draft: Draft, mark: Mark) -> None:
     known = draft.peek_queue(mark.queue)
     if known is not None and known.mark_version == mark.mark_version:
         queue = draft.queue(mark.queue)

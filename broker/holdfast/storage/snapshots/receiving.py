@@ -212,7 +212,7 @@ class SnapshotReceiver:
         await self._run_blocking(lambda: self._directories.files.write(path, chunk.offset, chunk.data))
         transfer.have_bytes[chunk.file_number] += len(chunk.data)
         if transfer.have_bytes[chunk.file_number] == file.size_bytes:
-            await self._verify(transfer, chunk.file_number)
+            await self.verify(transfer, chunk.file_number)
         transfer.unacked_chunks += 1
         await self._go_on(transfer)
 
@@ -232,7 +232,7 @@ class SnapshotReceiver:
         self._say_wants(transfer)
         for number in range(len(transfer.begin.files)):
             if number not in transfer.verified:
-                await self._verify(transfer, number)
+                await self.verify(transfer, number)
         if transfer.missing_bytes:
             transfer.is_whole = False
             await self._go_on(transfer)
@@ -276,7 +276,7 @@ class SnapshotReceiver:
             have_bytes.append(size_bytes)
         return _Transfer(begin, sender, path, have_bytes, set())
 
-    async def _verify(self, transfer: _Transfer, number: int) -> None:
+    async def verify(self, transfer: _Transfer, number: int) -> None:
         """Looks at the checksum of a file that is complete. A damaged one is emptied, so that it is wanted again."""
         file = transfer.begin.files[number]
         path = transfer.path / file.name

@@ -53,7 +53,7 @@ _LONG_BACKOFF = Backoff(first_s=0.05, max_s=2.0)  # of what waits an outage out
 _STEADY_S = 5.0  # a watch that lived that long was a good one: the next pause is short again
 _CLOSED = "The client of etcd is closed."
 
-_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     (
         "grpc.max_receive_message_length",
         -1,
@@ -213,9 +213,9 @@ class _Endpoint:
         if self._channel is None:
             target = f"dns:///{self.address}"
             if self._credentials is None:
-                self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+                self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
             else:
-                self._channel = grpc.aio.secure_channel(target, self._credentials, options=_CHANNEL_OPTIONS)
+                self._channel = grpc.aio.secure_channel(target, self._credentials, options=CHANNEL_OPTIONS)
         return self._channel
 
 
@@ -243,9 +243,17 @@ class EtcdClient:
         self._password = password or ""
         self._token: str | None = None  # "" where etcd wants none
         self._token_lock = asyncio.Lock()
-        self._timeout_s = timeout_s
-        self._attempt_s = max(_ATTEMPT_S_MIN, timeout_s / len(endpoints))
+        self.timeout_s = timeout_s
         self._is_closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """Whom it asks first: the one that answered last."""
+        return self._endpoints[self._current].address
+
+    @property
+    def _attempt_s(self) -> float:
+        return max(_ATTEMPT_S_MIN, self.timeout_s / len(self._endpoints))
 
     # --- keys -------------------------------------------------------------------------------------------------
 
@@ -298,7 +306,7 @@ class EtcdClient:
         while True:
             began_s = time.monotonic()
             try:
-                ttl_s = await self._try(renew, timeout_s=min(self._timeout_s, ends_s - began_s), lease=lease)
+                ttl_s = await self._try(renew, timeout_s=min(self.timeout_s, ends_s - began_s), lease=lease)
             except EtcdUnavailableError as error:
                 left_s = ends_s - time.monotonic()
                 if self._is_closed:
@@ -350,12 +358,12 @@ class EtcdClient:
         self, endpoint: _Endpoint, reader: WatchReader, is_resumed: bool
     ) -> AsyncGenerator[Changes, None]:
         """Over one connection, until it fails with _ProblemError."""
-        metadata = await self._metadata(time.monotonic() + self._timeout_s)
+        metadata = await self._metadata(time.monotonic() + self.timeout_s)
         self._check_open()
         call = endpoint.stream(_WATCH, metadata)
         try:
             with self._closing(), _problems():
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self.timeout_s):
                     await call.write(reader.begin())
                     answer = await _read(call)
             if answer.header.revision < reader.reported_revision and not answer.canceled:
@@ -399,7 +407,7 @@ class EtcdClient:
         async def attempt(endpoint: _Endpoint, metadata: _Metadata, seconds: float) -> ResponseT:
             return await endpoint.ask(method, request, metadata, seconds)
 
-        return await self._try(attempt, timeout_s=self._timeout_s, lease=lease, is_once=is_once)
+        return await self._try(attempt, timeout_s=self.timeout_s, lease=lease, is_once=is_once)
 
     async def _try(
         self,
