@@ -382,7 +382,7 @@ def _check_timeouts(seed: int, timeout_s: float, is_reported: bool, lease_s: flo
     assert report.failed == failed, f"seed {seed}: who was faster makes no difference"
     assert report.lost == len(overtaken), f"seed {seed}: a timeout is no lost lease"
     assert world.broker.expired == 0, f"seed {seed}: a timeout is no lost lease"
-    assert not world.session._deadlines._timers, f"seed {seed}: a timer outlives its task"
+    assert not world.session._deadlines.timers, f"seed {seed}: a timer outlives its task"
 
 
 def _name(run: Run) -> tuple[str, int]:

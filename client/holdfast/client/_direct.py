@@ -147,7 +147,7 @@ class Direct:
         call = DirectSplitCall(method, request, send, self._topology)
         with self._topology.refreshing_after_errors():
             if isinstance(request, pb.EnqueueRequest):
-                keys = _enqueue_keys(request, routes, next(self._turns))
+                keys = enqueue_keys(request, routes, next(self._turns))
                 reply = await send_parts(call, self._parts, ENQUEUED, keys)
                 for queue, generation in cast(pb.EnqueueResponse, reply.message).generations.items():
                     self._topology.heard_of(queue, generation)
@@ -215,7 +215,7 @@ def _queues(request: Any) -> Iterable[str]:
     return [request.queue] if hasattr(request, "queue") else ()
 
 
-def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
+def enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
     try:
         return place(specs_of(request), routes.__getitem__, turn).shards
     except UnknownGenerationError as unknown:
