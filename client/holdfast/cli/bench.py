@@ -24,8 +24,8 @@ TASKS_MAX = 10_000_000
 
 _NUMBER = struct.Struct(">Q")
 _LEASE_MS = 15_000  # what a consumer held when it failed comes back after that
-_POLL_MS = 500
-_STALL_S = 60.0  # without a single task finished for so long, the rest is taken for lost
+POLL_MS = 500
+STALL_S = 60.0  # without a single task finished for so long, the rest is taken for lost
 _DRAIN_S = 30.0
 _SAMPLES_MAX = 100_000
 _SEEN_MAX = 255
@@ -182,7 +182,7 @@ class _Bench:
         async with AsyncClient(self._address, timeout_s=self._timeout_s) as client:
             while True:
                 claimed = await client.reserve(
-                    [plan.queue], max_tasks=plan.batch, lease_ms=_LEASE_MS, wait_ms=_POLL_MS, worker=worker
+                    [plan.queue], max_tasks=plan.batch, lease_ms=_LEASE_MS, wait_ms=POLL_MS, worker=worker
                 )
                 if claimed:
                     await self._finish(client, claimed)
@@ -207,7 +207,7 @@ class _Bench:
         while not self._all_done.is_set():
             finished = self._finished
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_done.wait(), _STALL_S)
+                await asyncio.wait_for(self._all_done.wait(), STALL_S)
             if finished == self._finished:
                 return
 
@@ -219,7 +219,7 @@ class _Bench:
             async with AsyncClient(self._address, timeout_s=min(self._timeout_s, 5.0), retry=False) as client:
                 while time.monotonic() < give_up_s:
                     claimed = await client.reserve(
-                        [self._plan.queue], max_tasks=1_000, wait_ms=_POLL_MS, worker=f"{self._plan.queue}-drain"
+                        [self._plan.queue], max_tasks=1_000, wait_ms=POLL_MS, worker=f"{self._plan.queue}-drain"
                     )
                     await client.ack_many(claimed)
                     stats = await client.queue_stats(self._plan.queue)

@@ -44,7 +44,7 @@ BATCH_ITEMS_MAX = 500  # of one call; the server takes 1,000
 _PAGE = 1_000  # what the server gives at most
 _STATS_MAX = 100  # queues of one call
 _COMPLETION_TIMEOUT_S = 0.5
-_SIGNAL_AGAIN_S = 0.5
+SIGNAL_AGAIN_S = 0.5
 
 
 def json_arguments(text: str) -> bytes:
@@ -141,7 +141,7 @@ def signal_worker(
         while state not in until:
             if time.monotonic() >= ends_s:
                 return False
-            await asyncio.sleep(_SIGNAL_AGAIN_S)
+            await asyncio.sleep(SIGNAL_AGAIN_S)
             try:
                 state = await client.signal_worker(worker, desired)
             except NotFound:

@@ -26,11 +26,11 @@ _TakenT = TypeVar("_TakenT", contravariant=True)
 
 # Of a group. Two, so that one is prepared and sent while the server works on the other.
 _REQUESTS_MAX = 2
-_LATE_S = 1.0  # after that long without an answer a request is passed by others
+LATE_S = 1.0  # after that long without an answer a request is passed by others
 _LATE_REQUESTS_MAX = 6
 _LATE_BYTES_MAX = 4 * 1024 * 1024
 # How many items wait: in a group, and in all.
-_WAITING_MAX = 10_000
+WAITING_MAX = 10_000
 _WAITING_IN_ALL_MAX = 40_000
 _SLACK_S = 0.1
 _REPEAT_S_MIN = 0.1  # with less time left a refused item is not sent again
@@ -96,9 +96,9 @@ class Coalescer(Generic[ItemT, DoneT]):
         not answered in time, whether it was sent or not."""
         key = self._requests.group_of(item)
         group = self._groups.get(key)
-        if self._waiting >= _WAITING_IN_ALL_MAX or (group is not None and len(group.waiting) >= _WAITING_MAX):
+        if self._waiting >= _WAITING_IN_ALL_MAX or (group is not None and len(group.waiting) >= WAITING_MAX):
             raise Overloaded(
-                f"Expected at most {_WAITING_MAX:,} calls that wait in this client, but there are more.",
+                f"Expected at most {WAITING_MAX:,} calls that wait in this client, but there are more.",
                 reason="OVERLOADED",
                 retry_after_ms=100,
             )
@@ -114,9 +114,14 @@ class Coalescer(Generic[ItemT, DoneT]):
                 return waiting.unknown
             raise
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is on its way any more: everybody who called has had an answer."""
+        return not (self._paused or self._groups)
+
     async def drain(self) -> None:
-        """Waits until nothing is on its way any more: everybody who called has had an answer."""
-        while self._paused or self._groups:
+        """Waits until it is idle."""
+        while not self.is_idle:
             for waiting, (timer, key) in list(self._paused.items()):
                 timer.cancel()
                 self._add_again(key, waiting)
@@ -167,7 +172,7 @@ class Coalescer(Generic[ItemT, DoneT]):
             if group.waiting:
                 self._begin(group)
 
-        timer = asyncio.get_running_loop().call_later(_LATE_S, be_late)
+        timer = asyncio.get_running_loop().call_later(LATE_S, be_late)
         try:
             await self._send_batch(batch)
         finally:

@@ -143,7 +143,7 @@ class Direct:
             if isinstance(request, pb.ReserveRequest):
                 return cast(Reply[ResponseT], await self._reserves.reserve(request, timeout_s, attempt))
             if isinstance(request, pb.EnqueueRequest):
-                keys = _enqueue_keys(request, routes, next(self._turns))
+                keys = enqueue_keys(request, routes, next(self._turns))
                 reply = await send_parts(call, self._parts, ENQUEUED, keys)
                 for queue, generation in cast(pb.EnqueueResponse, reply.message).generations.items():
                     self._topology.heard_of(queue, generation)
@@ -185,7 +185,7 @@ def _queues(request: Any) -> Iterable[str]:
     return [request.queue] if hasattr(request, "queue") else ()
 
 
-def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
+def enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
     try:
         return place(specs_of(request), routes.__getitem__, turn).shards
     except UnknownGenerationError as unknown:  # as a router says it, before anything is sent

@@ -29,7 +29,7 @@ RESERVE = method(pb, "Tasks", "Reserve", pb.ReserveRequest, pb.ReserveResponse)
 _AWAIT = method(pb, "Tasks", "AwaitTasks", pb.AwaitTasksRequest, pb.AwaitTasksResponse)
 
 # After this the queues' routes are looked at again: they may be on more shards by now.
-_POLL_S = 5.0
+POLL_S = 5.0
 _ANSWER_S_MIN = 0.1
 
 
@@ -65,7 +65,7 @@ class DirectCall(ShardsCall):
         refuses what makes no sense."""
         is_first, self._is_first_poll = self._is_first_poll, False
         left_ms = self._wait_ms if is_first else max(0, int((self.ends_s - time.monotonic()) * 1000))
-        return min(left_ms, int(_POLL_S * 1000))
+        return min(left_ms, int(POLL_S * 1000))
 
 
 class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
@@ -218,7 +218,7 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
             await self.pause(call, call.polled_s)
         call.plan(await self._find_places(call))
         began_s = time.monotonic()
-        wait_s = max(0.0, min(_POLL_S, call.ends_s - began_s))
+        wait_s = max(0.0, min(POLL_S, call.ends_s - began_s))
         shards = self.in_turn(call)
         ready, held = await self.poll(call, shards, wait_s)
         call.raise_if_nobody_answers()

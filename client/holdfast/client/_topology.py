@@ -32,11 +32,11 @@ REFRESH_S = 5.0
 ROUTE_S_MAX = 10.0  # the age of a route from which on it is asked for anew before it is used
 QUEUES_MAX = 10_000  # routes that are remembered
 _ASK_AGAIN_S = 30.0  # after a server has said that there is no map
-_REFRESH_S_MIN = 0.5  # however often servers hint at news
+REFRESH_S_MIN = 0.5  # however often servers hint at news
 _REFRESH_TIMEOUT_S = 5.0
-_RENEW_TIMEOUT_S = 1.0  # for a route that is old: then it is used as it is
-_BEHIND_S_MAX = 30.0  # no server lags behind the others for so long: then it is the map that was set back
-_QUEUES_PER_CALL = 1_000
+RENEW_TIMEOUT_S = 1.0  # for a route that is old: then it is used as it is
+BEHIND_S_MAX = 30.0  # no server lags behind the others for so long: then it is the map that was set back
+QUEUES_PER_CALL = 1_000
 _BROKERS_MAX = 8  # of those that may know who leads a shard when its leader is gone
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")  # what else is asked for makes a server refuse the whole question
 
@@ -74,7 +74,7 @@ class TopologyCache:
         if not self.shards or self._old(names):
             is_known = bool(self.shards) and names <= self._routes.keys()
             try:
-                if not await self._learn(names, min(timeout_s, _RENEW_TIMEOUT_S) if is_known else timeout_s):
+                if not await self._learn(names, min(timeout_s, RENEW_TIMEOUT_S) if is_known else timeout_s):
                     return None
             except HoldfastError:
                 if not self.shards:
@@ -138,7 +138,7 @@ class TopologyCache:
 
     def request_refresh(self) -> None:
         """Something is not where it was said to be."""
-        if time.monotonic() >= self._refreshed_s + _REFRESH_S_MIN:
+        if time.monotonic() >= self._refreshed_s + REFRESH_S_MIN:
             self._begin_refresh()
 
     def _others(self, shard: int, leader: str) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ class TopologyCache:
             self._used |= used  # what is known goes on being used
 
     async def _ask(self, queues: Sequence[str], timeout_s: float) -> None:
-        for some in _chunks(queues, _QUEUES_PER_CALL):
+        for some in _chunks(queues, QUEUES_PER_CALL):
             request = pb.GetTopologyRequest(queues=some)
             self._take(await self._connection.ask_any(GET_TOPOLOGY, request, timeout_s=timeout_s, repeatable=True))
 
@@ -225,7 +225,7 @@ class TopologyCache:
         now_s = time.monotonic()
         if self._behind_since_s is None:
             self._behind_since_s = now_s
-        return now_s >= self._behind_since_s + _BEHIND_S_MAX
+        return now_s >= self._behind_since_s + BEHIND_S_MAX
 
 
 def _route(message: pb.QueueRoute) -> QueueRoute:

@@ -374,7 +374,7 @@ class ServerError(Rejected):
     """A fault in the server; its log says more."""
 
 
-_BY_REASON: dict[str, type[Rejected]] = {
+BY_REASON: dict[str, type[Rejected]] = {
     "MALFORMED_REQUEST": InvalidArgument,
     "MISSING_FIELD": InvalidArgument,
     "INVALID_FIELD": InvalidArgument,
@@ -442,7 +442,7 @@ def rejected(
     status: str = "",
 ) -> Rejected:
     """The error of the right type for a reason; `status` is the gRPC status code by name, if there was one."""
-    kind = _BY_REASON.get(reason) or _BY_STATUS.get(status, Rejected)
+    kind = BY_REASON.get(reason) or _BY_STATUS.get(status, Rejected)
     return kind(message, reason=reason, field=field, retry_after_ms=retry_after_ms, metadata=metadata)
 
 

@@ -57,17 +57,17 @@ class UnhealthyShards:
 
     def __init__(self, unhealthy_s: float = UNHEALTHY_S, unhealthy_s_max: float | None = None) -> None:
         self._backoff = Backoff(unhealthy_s, unhealthy_s if unhealthy_s_max is None else unhealthy_s_max)
-        self._until: dict[int, tuple[float, Leader, int]] = {}  # with who led the shard, and how often it failed so far
+        self.until: dict[int, tuple[float, Leader, int]] = {}  # with who led the shard, and how often it failed so far
 
     def failed(self, shard: int, now_s: float, leader: Leader = None) -> None:
         """`leader`: who is known to lead it."""
-        self._until = {shard: known for shard, known in self._until.items() if known[0] + self._backoff.max_s > now_s}
-        until_s, led_by, failures = self._until.get(shard, (0.0, leader, 0))
+        self.until = {shard: known for shard, known in self.until.items() if known[0] + self._backoff.max_s > now_s}
+        until_s, led_by, failures = self.until.get(shard, (0.0, leader, 0))
         if led_by != leader or not failures:
             failures = 1
         elif until_s <= now_s + TRY_S_MAX:  # not by callers that tried it at the same time
             failures += 1
-        self._until[shard] = (now_s + self._backoff.longest_s(failures), leader, failures)
+        self.until[shard] = (now_s + self._backoff.longest_s(failures), leader, failures)
 
     def silent(self, shard: int, now_s: float, leaders: Mapping[int, Leader]) -> None:
         """It did not even refuse. `leaders`: of this shard and of others."""
@@ -79,24 +79,24 @@ class UnhealthyShards:
 
     def answered(self, shard: int, leader: Leader = None) -> None:
         for marked in (shard, *self._marked_of(leader)):
-            self._until.pop(marked, None)
+            self.until.pop(marked, None)
 
     def has(self, shard: int, now_s: float, leader: Leader = None) -> bool:
-        until_s, led_by, _ = self._until.get(shard, (0.0, leader, 0))
+        until_s, led_by, _ = self.until.get(shard, (0.0, leader, 0))
         return until_s > now_s and led_by == leader
 
     def begin_try(self, shard: int, now_s: float, leader: Leader = None) -> bool:
         """Whether this caller may try it. If that failed the last time, it is the only one for now."""
         if self.has(shard, now_s, leader):
             return False
-        if shard in self._until:
+        if shard in self.until:
             for marked in {shard, *self._marked_of(leader)}:
-                _, led_by, failures = self._until[marked]
-                self._until[marked] = (now_s + TRY_S_MAX, led_by, failures)
+                _, led_by, failures = self.until[marked]
+                self.until[marked] = (now_s + TRY_S_MAX, led_by, failures)
         return True
 
     def _marked_of(self, leader: Leader) -> list[int]:
         """Shards that did not answer, and that this node leads."""
         if leader is None:
             return []
-        return [shard for shard, (_, led_by, _) in self._until.items() if led_by is not None and led_by[0] == leader[0]]
+        return [shard for shard, (_, led_by, _) in self.until.items() if led_by is not None and led_by[0] == leader[0]]

@@ -21,7 +21,7 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 
-def _glibc() -> ctypes.CDLL | None:
+def glibc() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018 - no other library has it
@@ -33,7 +33,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 def keep_little_memory() -> None:
     """The allocator shall keep less of what is freed. To be called before there are many threads."""
-    library = _glibc()
+    library = glibc()
     if library is not None:
         library.mallopt(_M_ARENA_MAX, ARENAS_MAX)
         library.mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
@@ -42,7 +42,7 @@ def keep_little_memory() -> None:
 async def give_back_memory(intake: Intake) -> None:
     """Until it is cancelled: gives memory back after much was received, once that is dealt with, and now and then while
     more comes."""
-    library = _glibc()
+    library = glibc()
     times = TrimTimes()
     while library is not None:
         await asyncio.sleep(POLL_SECONDS)

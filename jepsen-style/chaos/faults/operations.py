@@ -21,8 +21,8 @@ from holdfast.client._backups import BackupClient
 
 OPERATION_S_MAX = 300.0  # brokers that are killed need seconds to come back, and a plan needs them all, again and again
 _CALL_S = 5.0
-_AGAIN_S = 0.5
-_KNOWN_S_MAX = 20.0  # until a new node is in the map, also if etcd is away for a while
+AGAIN_S = 0.5
+KNOWN_S_MAX = 20.0  # until a new node is in the map, also if etcd is away for a while
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ async def move(arena: Arena, step: Step, _names: list[str]) -> None:
             return
         arena.has_struck(step, [], number)
         wish = MoveWish(shard.shard, arena.draw.choice(shard.replicas), arena.draw.choice(free))
-        await _apply(arena, client, await client.make_plan(move=wish))
+        await apply(arena, client, await client.make_plan(move=wish))
         arena.done[step.what] += wish.shard in await _shards_on(client, wish.destination)
 
 
@@ -60,12 +60,12 @@ async def drain(arena: Arena, step: Step, names: list[str]) -> None:
         arena.has_struck(step, [], number)
         try:
             await client.drain_node(name)
-            await _apply(arena, client, await client.make_plan())
+            await apply(arena, client, await client.make_plan())
             arena.done[step.what] += not await _shards_on(client, name)
             await asyncio.sleep(step.lasts_s)
         finally:
             await _until_answered(lambda: client.drain_node(name, drain=False))
-        await _apply(arena, client, await client.make_plan())
+        await apply(arena, client, await client.make_plan())
 
 
 async def add(arena: Arena, step: Step, _names: list[str]) -> None:
@@ -79,11 +79,11 @@ async def add(arena: Arena, step: Step, _names: list[str]) -> None:
         finally:
             arena.struck.discard(name)
         arena.has_struck(step, [], number)
-        plan = await _plan_for(client, name)
+        plan = await plan_for(client, name)
         if plan is None:
-            arena.skipped.append(f"{step.what}: no plan gave {name} a replica in {_KNOWN_S_MAX:g} s")
+            arena.skipped.append(f"{step.what}: no plan gave {name} a replica in {KNOWN_S_MAX:g} s")
             return
-        await _apply(arena, client, plan)
+        await apply(arena, client, plan)
         arena.done[step.what] += bool(await _shards_on(client, name))
 
 
@@ -142,46 +142,46 @@ async def _operating(arena: Arena, step: Step) -> AsyncIterator[tuple[AsyncClien
         yield client, number
 
 
-async def _apply(arena: Arena, client: AsyncClient, plan: Plan) -> None:
+async def apply(arena: Arena, client: AsyncClient, plan: Plan) -> None:
     """Carries a plan out; an operator tries again for as long as it takes. Meanwhile faults can be aimed at both ends
     of a replica that moves."""
     if not plan.steps:
         return
     give_up_s = time.monotonic() + OPERATION_S_MAX
     started = await client.start_plan(plan)
-    arena.moving = _ends_of_move(started)
+    arena.moving = ends_of_move(started)
     try:
         while time.monotonic() < give_up_s:
             try:
                 progress = await client.advance_plan(started.id)
                 if progress.is_done:
                     return
-                arena.moving = _ends_of_move(progress.plan)
+                arena.moving = ends_of_move(progress.plan)
             except NotFound:
                 return  # done, and forgotten
             except HoldfastError:
                 pass
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
     finally:
         arena.moving = ("", "")
     raise AssertionError(f"Expected the plan ({plan.summary}) to be done in {OPERATION_S_MAX:g} s, but it is not.")
 
 
-def _ends_of_move(plan: Plan) -> tuple[str, str]:
+def ends_of_move(plan: Plan) -> tuple[str, str]:
     """Source and destination of a replica that is on its way, or the next to be; of none if only leaders change."""
     left = [one for one in plan.steps if not one.is_transfer and not one.state.is_final]
     under_way = [one for one in left if one.state in (StepState.COPYING, StepState.LEAVING)] or left
     return (under_way[0].source, under_way[0].destination) if under_way else ("", "")
 
 
-async def _plan_for(client: AsyncClient, node: str) -> Plan | None:
+async def plan_for(client: AsyncClient, node: str) -> Plan | None:
     """One that gives a new node its part: it serves a moment before the map has it, and plans know it only then."""
-    give_up_s = time.monotonic() + _KNOWN_S_MAX
+    give_up_s = time.monotonic() + KNOWN_S_MAX
     while time.monotonic() < give_up_s:
         plan = await _until_answered(client.make_plan)
         if any(one.destination == node and not one.is_transfer for one in plan.steps):
             return plan
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(AGAIN_S)
     return None
 
 
@@ -200,4 +200,4 @@ async def _until_answered(call: Callable[[], Awaitable[T]]) -> T:
         except HoldfastError:
             if time.monotonic() > give_up_s:
                 raise
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(AGAIN_S)

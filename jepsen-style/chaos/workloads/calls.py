@@ -161,7 +161,7 @@ class Calls:
     async def _produce(self, caller: Caller, draw: random.Random, name: str) -> None:
         again: list[NewTask] = []  # what was not answered, and some that was
         while self.producing:
-            batch = again[:3] + [self._task(draw, name) for _ in range(draw.randint(1, 5))]
+            batch = again[:3] + [self.draw_task(draw, name) for _ in range(draw.randint(1, 5))]
             again = again[3:]
             outcomes = await self._enqueue(caller, batch)
             for task, outcome in zip(batch, outcomes, strict=True):
@@ -170,7 +170,7 @@ class Calls:
                     again.append(task)
             await asyncio.sleep(draw.uniform(0, 2 * self.size.pause_s * self.setting.pace))
 
-    def _task(self, draw: random.Random, name: str) -> NewTask:
+    def draw_task(self, draw: random.Random, name: str) -> NewTask:
         self._sent += 1
         value = f"{name}-{self._sent}"
         padding = b" " + draw.randbytes(draw.choice((16, 16, 200, 3000)))

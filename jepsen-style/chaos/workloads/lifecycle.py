@@ -76,7 +76,7 @@ class Lifecycle:
         sent = 0
         again: list[NewTask] = []  # what was not answered
         while self.producing:
-            fresh = [_task(draw, f"{name}-{sent + number}", self.guilt) for number in range(draw.randint(*BURST))]
+            fresh = [draw_task(draw, f"{name}-{sent + number}", self.guilt) for number in range(draw.randint(*BURST))]
             sent += len(fresh)
             again = await self._send(caller, [*again, *fresh])
             if not again:
@@ -122,7 +122,7 @@ def _gap_left_s(now_s: float) -> float:
     return PERIOD_S - at_s if at_s > ON_S else 0.0
 
 
-def _task(draw: random.Random, value: str, guilt: Guilt) -> NewTask:
+def draw_task(draw: random.Random, value: str, guilt: Guilt) -> NewTask:
     kind = draw.choices(KINDS, WEIGHTS)[0]
     queue = draw.choice(QUEUES)
     common = {

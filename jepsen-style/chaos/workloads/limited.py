@@ -70,7 +70,9 @@ class Limited:
             burst = left = draw.randint(*BURSTS[queue])
             while left > 0 and self.producing:
                 count = min(left, draw.randint(1, BATCH_MAX))
-                await enqueue(caller, [self._task(draw, queue, f"{queue}-{sent + index}") for index in range(count)])
+                await enqueue(
+                    caller, [self.draw_task(draw, queue, f"{queue}-{sent + index}") for index in range(count)]
+                )
                 sent, left = sent + count, left - count
             await self._rest(draw.uniform(0.5, 1.5) * burst * EVERY_S * self.setting.pace)
 
@@ -80,7 +82,7 @@ class Limited:
                 await asyncio.sleep(0.5)
 
     @staticmethod
-    def _task(draw: random.Random, queue: str, value: str) -> NewTask:
+    def draw_task(draw: random.Random, queue: str, value: str) -> NewTask:
         key = f"k{draw.randrange(KEYS)}" if queue == KEYED and draw.random() < KEYED_SHARE else ""
         tenant = f"t{draw.randrange(KEYS)}" if queue == TENANTS else ""
         kind = draw.choice(("quick", "quick-async"))

@@ -60,7 +60,7 @@ class Rebalancer:
         try:
             await self._ops.start()
         except BaseException:
-            await self._close()
+            await self.close()
             raise
         self._background.start()
 
@@ -68,11 +68,11 @@ class Rebalancer:
         """Until SIGTERM or SIGINT. A plan that is under way stays in etcd: whoever is next goes on with it."""
         await self._background.wait(self._stop_asked.wait())
         failure = self._background.failed()
-        await self._close()
+        await self.close()
         _log.info("stopped")
         return failure
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         await self._background.stop()
         await self._ops.stop()
         await self._calls.close()

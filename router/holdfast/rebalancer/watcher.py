@@ -59,7 +59,7 @@ class Watcher:
         self._progress: tuple[object, ...] = ()  # of the plan under way, as it was when it last went on
         self._progress_since_s = now_s()
         self._nothing_at = -1  # the revision of a map in which nothing had to move
-        self._reported = ""  # the last thing that was said, once
+        self.reported = ""  # the last thing that was said, once
         self.steps_left = 0
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Watcher:
         self.steps_left = sum(step.state not in final for step in plan.steps)
         if is_done:
             self._metrics.did("plan_done")
-            self._reported, self.steps_left = "", 0
+            self.reported, self.steps_left = "", 0
             return
         progress = (plan.id, *((step.state, step.lag) for step in plan.steps))
         if progress != self._progress:
@@ -177,7 +177,7 @@ class Watcher:
             return
         _log.info("rebalance", kind=str(ActionKind.BALANCE), plan=plan.id, steps=len(plan.steps), summary=plan.summary)
         self._metrics.did(ActionKind.BALANCE)
-        self._reported = ""
+        self.reported = ""
         await self._plans.start(pb.StartPlanRequest(plan=plan))
         await self._caught_up()
 
@@ -198,14 +198,14 @@ class Watcher:
     # --- what is said -----------------------------------------------------------------------------------------
 
     def _say(self, action: Action) -> None:
-        self._reported = ""
+        self.reported = ""
         _log.warning("rebalance", kind=str(action.kind), node=action.node, why=action.why)
 
     def _report(self, event: str, **values: object) -> None:
         """Once, until something else is told."""
         said = f"{event} {values}"
-        if said != self._reported:
-            self._reported = said
+        if said != self.reported:
+            self.reported = said
             _log.info("rebalancing", state=event, **values)
 
 

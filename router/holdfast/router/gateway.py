@@ -66,7 +66,7 @@ class Gateway:
         self._admission = admission
         self._check_map = check_map
         self._own = own
-        self._reserving = Reserving(
+        self.reserving = Reserving(
             forwarder, releases, wait_ms_max=wait_ms_max, idle_wait_ms_max=idle_wait_ms_max, find_places=self._places,
             leader_of=table.leader_hint, waits_max=broker_waits_max,
         )  # fmt: skip
@@ -93,16 +93,16 @@ class Gateway:
             waiting.cancel()
 
     async def close(self) -> None:
-        await self._reserving.waits.close()
+        await self.reserving.waits.close()
 
     @property
     def broker_waits(self) -> int:
         """Waits at brokers that the calls which wait here share."""
-        return self._reserving.waits.at_brokers
+        return self.reserving.waits.at_brokers
 
     def routes_changed(self, queues: Sequence[str]) -> None:
         """The map has them on other shards than before."""
-        self._reserving.routes_changed(queues)
+        self.reserving.routes_changed(queues)
 
     def check(self, method: Method) -> None:
         """Refuses what would be refused whatever is in it: to be called before a request is let in."""
@@ -165,7 +165,7 @@ class Gateway:
 
     async def _at_one(self, method: Method, shard: int, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         if method.name == "Reserve":
-            return await self._reserving.claim(shard, data, caller, deadline_s)
+            return await self.reserving.claim(shard, data, caller, deadline_s)
         return await self._forwarder.send(method, shard, data, deadline_s)
 
     async def _by_shard(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
@@ -204,10 +204,10 @@ class Gateway:
         if len(request.queues) > QUEUES_PER_RESERVE_MAX:  # a broker says what is wrong with it
             return await self._at_one(method, self._table.route(request.queues[0]).home, data, caller, deadline_s)
         if method.name == "AwaitTasks":
-            return await self._reserving.await_tasks(request, data, caller, deadline_s)
+            return await self.reserving.await_tasks(request, data, caller, deadline_s)
         for shard in request.held_at:
             self._checked(shard)
-        return await self._reserving.reserve(request, data, caller, deadline_s)
+        return await self.reserving.reserve(request, data, caller, deadline_s)
 
     async def _list_workers(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         """Brokers do not know who shares the waits of this router."""
@@ -217,6 +217,6 @@ class Gateway:
         except DecodeError:
             return answer  # the caller will say that it cannot be read
         for worker in page.workers:
-            worker.is_waiting = worker.is_waiting or self._reserving.waits.is_waiting(worker.worker)
+            worker.is_waiting = worker.is_waiting or self.reserving.waits.is_waiting(worker.worker)
         result: bytes = page.SerializeToString()
         return result

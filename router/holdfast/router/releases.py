@@ -29,7 +29,7 @@ class Releases:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
         self._tasks: set[asyncio.Task[None]] = set()
-        self._forgotten: set[asyncio.Task[bytes]] = set()  # kept until they end: the event loop does not
+        self.forgotten: set[asyncio.Task[bytes]] = set()  # kept until they end: the event loop does not
         self.released = 0
         self.given_up = 0
 
@@ -40,8 +40,8 @@ class Releases:
 
     def forget(self, reserve: "asyncio.Task[bytes]") -> None:
         """The same, but what it claimed stays claimed."""
-        self._forgotten.add(reserve)
-        reserve.add_done_callback(self._forgotten.discard)
+        self.forgotten.add(reserve)
+        reserve.add_done_callback(self.forgotten.discard)
         reserve.add_done_callback(_ignore)
 
     def release(self, shard: int, answer: bytes) -> None:
@@ -53,7 +53,7 @@ class Releases:
     async def close(self, grace_s: float) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
-        await end_tasks((*self._tasks, *self._forgotten))
+        await end_tasks((*self._tasks, *self.forgotten))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> bool:
         if len(self._tasks) >= RELEASES_MAX:

@@ -79,10 +79,10 @@ class SharedWaits:
         """`heard`: is told of each answer of a shard, or of its failure."""
         self._forwarder = forwarder
         self._wait_ms = wait_ms
-        self._waits_max = waits_max
+        self.waits_max = waits_max
         self._find_shards = find_shards
         self._heard = heard
-        self._waiters = ReadyWaiters()
+        self.waiters = ReadyWaiters()
         self._waits: dict[WaiterLine, dict[int, SharedWait]] = {}
         self._refreshes: dict[WaiterLine, asyncio.TimerHandle] = {}
         self._running = Service()
@@ -90,14 +90,14 @@ class SharedWaits:
 
     @property
     def callers(self) -> int:
-        return self._waiters.count
+        return self.waiters.count
 
     def is_waiting(self, worker: str) -> bool:
-        return worker in self._waiters.workers
+        return worker in self.waiters.workers
 
     def has_free(self, queue: str) -> bool:
         """Somebody waits there already: nothing is left to take."""
-        return self._waiters.has_free(queue)
+        return self.waiters.has_free(queue)
 
     @contextmanager
     def join(self, wants: Mapping[str, int], worker: str, *, is_empty_handed: bool = False) -> Iterator[Waiter]:
@@ -107,7 +107,7 @@ class SharedWaits:
             yield waiter
         finally:
             if waiter.future is not None:
-                for line in self._waiters.leave(waiter):
+                for line in self.waiters.leave(waiter):
                     self._end(line)
                 self._changed(waiter)
 
@@ -115,7 +115,7 @@ class SharedWaits:
         """A shard that has something for this caller; None if the time is over."""
         if waiter.future is None:
             self._check_room(waiter)
-        for line in self._waiters.enter(waiter):
+        for line in self.waiters.enter(waiter):
             self._plan(line)
         self._changed(waiter)
         assert waiter.future is not None
@@ -127,12 +127,12 @@ class SharedWaits:
             raise
         finally:
             timer.cancel()
-            self._waiters.not_free(waiter)
+            self.waiters.not_free(waiter)
 
     def pass_on(self, waiter: Waiter) -> None:
         """What it was woken for is for the next in line."""
         if waiter.woken_at is not None:
-            self._waiters.offer(*waiter.woken_at, tasks=1)
+            self.waiters.offer(*waiter.woken_at, tasks=1)
 
     def took(self, waiter: Waiter) -> None:
         """What it was woken for was there."""
@@ -143,12 +143,12 @@ class SharedWaits:
                 wait.is_in_vain = False
 
     def of(self, queue: str, shard: int) -> SharedWait | None:
-        line = self._waiters.lines.get(queue)
+        line = self.waiters.lines.get(queue)
         return None if line is None else self._waits.get(line, {}).get(shard)
 
     def routes_changed(self, queues: Sequence[str]) -> None:
         """They are on other shards than before."""
-        for line in self._waiters.of(queues):
+        for line in self.waiters.of(queues):
             self._plan(line)
 
     async def close(self) -> None:
@@ -172,9 +172,9 @@ class SharedWaits:
 
     def _check_room(self, waiter: Waiter) -> None:
         """Refuses a caller whose queues nobody waits for if there would be too many waits at brokers."""
-        new = sum(len(self._find_shards(queue)) for queue in waiter.wants if queue not in self._waiters.lines)
-        if new and self.at_brokers + new > self._waits_max:
-            raise overloaded("waits at brokers, one for each shard of each queue", self._waits_max)
+        new = sum(len(self._find_shards(queue)) for queue in waiter.wants if queue not in self.waiters.lines)
+        if new and self.at_brokers + new > self.waits_max:
+            raise overloaded("waits at brokers, one for each shard of each queue", self.waits_max)
 
     def _end(self, line: WaiterLine) -> None:
         for wait in self._waits.pop(line, {}).values():
@@ -190,7 +190,7 @@ class SharedWaits:
 
     def _changed(self, waiter: Waiter) -> None:
         """Others wait in these lines than before: brokers are told in a while, once for all that changes until then."""
-        for line in self._waiters.of(waiter.wants):
+        for line in self.waiters.of(waiter.wants):
             if line not in self._refreshes:
                 loop = asyncio.get_running_loop()
                 self._refreshes[line] = loop.call_later(REFRESH_S, self._refresh, line)
@@ -224,7 +224,7 @@ class SharedWaits:
                 await asyncio.sleep(pause_s)
             wait.is_in_vain = True
             if answer.ready:
-                self._waiters.offer(wait.line, wait.shard, max(1, answer.tasks), suspects=answer.suspects)
+                self.waiters.offer(wait.line, wait.shard, max(1, answer.tasks), suspects=answer.suspects)
 
     async def _ask(self, wait: SharedWait, now_s: float) -> pb.AwaitTasksResponse:
         # Not all of them at the same moment.
@@ -242,5 +242,5 @@ class SharedWaits:
         wait.failure = failure
         self._heard(wait.shard, failure)
         if not is_passing(failure) and not may_pass_if_read(failure):
-            self._waiters.refuse(wait.line, failure)
+            self.waiters.refuse(wait.line, failure)
         await asyncio.sleep(max(AWAY_S, failure.retry_after_ms / 1000))

@@ -21,7 +21,7 @@ from holdfast.transport.over_shards import LISTS, SplitCall
 # Parts must answer before the caller has hung up: then it hears of those that did.
 _MARGIN_S_MAX = 0.1
 _MARGIN_SHARE = 0.05
-_PARTIAL_S_MAX = 4.0
+PARTIAL_S_MAX = 4.0
 _PARTIAL_SHARE = 0.8  # of the time that the caller has
 
 
@@ -58,7 +58,7 @@ class RouterSplitCall(SplitCall[bytes]):
             return self._deadline_s
         # Where some may be missing, those without a leader do not use up the time of the caller, who has to hear of the
         # others.
-        return min(now_s, self._deadline_s) + min(_PARTIAL_S_MAX, left_s * _PARTIAL_SHARE)
+        return min(now_s, self._deadline_s) + min(PARTIAL_S_MAX, left_s * _PARTIAL_SHARE)
 
     def reply(self, response: Any) -> bytes:
         if isinstance(response, pb.WaitTasksResponse):

@@ -34,7 +34,7 @@ def plan(*states: StepState, is_transfer: bool = False) -> Plan:
     (plan(StepState.WAITING, is_transfer=True), ("", "")),
 ])  # fmt: skip
 def test_both_ends_of_a_replica_on_its_way(told: Plan, ends: tuple[str, str]) -> None:
-    assert operations._ends_of_move(told) == ends
+    assert operations.ends_of_move(told) == ends
 
 
 class Operator:
@@ -56,10 +56,10 @@ class Operator:
 
 
 async def test_faults_can_be_aimed_at_each_move_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(operations, "AGAIN_S", 0.0)
     mine = arena()
     operator = Operator(mine)
-    await operations._apply(mine, cast(AsyncClient, operator), plan(StepState.WAITING, StepState.WAITING))
+    await operations.apply(mine, cast(AsyncClient, operator), plan(StepState.WAITING, StepState.WAITING))
     assert operator.seen == [("from0", "to0"), ("from0", "to0"), ("from1", "to1")]
     assert mine.moving == ("", ""), "nothing moves any more"
 
@@ -75,12 +75,12 @@ class Planner:
 
 
 async def test_a_new_node_is_waited_for_until_plans_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(operations, "AGAIN_S", 0.0)
     none, known = Plan("none"), plan(StepState.WAITING)
     planner = cast(AsyncClient, Planner(none, none, known))
-    assert await operations._plan_for(planner, "to0") == known
-    monkeypatch.setattr(operations, "_KNOWN_S_MAX", 0.01)
-    assert await operations._plan_for(cast(AsyncClient, Planner(known)), "to9") is None, "others move, it gets nothing"
+    assert await operations.plan_for(planner, "to0") == known
+    monkeypatch.setattr(operations, "KNOWN_S_MAX", 0.01)
+    assert await operations.plan_for(cast(AsyncClient, Planner(known)), "to9") is None, "others move, it gets nothing"
 
 
 def test_strikes_at_both_ends_of_a_move_are_counted() -> None:

@@ -376,16 +376,11 @@ def test_claims_of_a_queue_keep_its_rate() -> None:
     def claims(count: int, every_s: float) -> list[Claim]:
         return [
             Claim(
-                task=f"t{index}",
-                token=index,
-                value=f"v{index}",
-                queue="q",
-                asked_ns=0,
-                sent_ns=0,
+                task=f"t{index}", token=index, value=f"v{index}", queue="q", asked_ns=0, sent_ns=0,
                 ended_ns=int(index * every_s * S),
             )
             for index in range(count)
-        ]
+        ]  # fmt: skip
 
     assert kinds(rates, Story(claims=claims(40, 0.5)), final) == []
     assert kinds(rates, Story(claims=claims(40, 0.2)), final) == ["rate"]

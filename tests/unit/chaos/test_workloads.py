@@ -33,10 +33,12 @@ def drawn(queue: str) -> list[NewTask]:
     draw = random.Random(1)
     if queue in PLAIN_QUEUES:
         calls = Calls(setting())
-        return [task for task in (calls._task(draw, "p") for _ in range(DRAWN * 4)) if task.queue == queue]
+        return [task for task in (calls.draw_task(draw, "p") for _ in range(DRAWN * 4)) if task.queue == queue]
     if queue in limited.QUEUES:
-        return [limited.Limited._task(draw, queue, f"v{number}") for number in range(DRAWN)]
-    tasks = [lifecycle._task(draw, f"v{number}", lifecycle.Guilt()) for number in range(DRAWN * len(lifecycle.QUEUES))]
+        return [limited.Limited.draw_task(draw, queue, f"v{number}") for number in range(DRAWN)]
+    tasks = [
+        lifecycle.draw_task(draw, f"v{number}", lifecycle.Guilt()) for number in range(DRAWN * len(lifecycle.QUEUES))
+    ]
     return [task for task in tasks if task.queue == queue]
 
 

@@ -37,6 +37,16 @@ class Cli:
         self.out, self.err = self._capsys.readouterr()
         return code
 
+    def json(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """What is printed for programs by a command that ends with this code."""
+        assert self.run(*arguments, "--json") == code
+        return self.json_out()
+
+    def json_error(self, *arguments: str, code: int) -> dict[str, Any]:
+        """The error that is printed for programs by a command that ends with this code."""
+        assert self.run(*arguments, "--json") == code
+        return self.json_err()
+
     def json_out(self) -> dict[str, Any]:
         [line] = self.out.splitlines()
         value: dict[str, Any] = json.loads(line)

@@ -1,15 +1,10 @@
 """`holdfast cluster …` and `node …` of a cluster with a map: what is asked, printed and returned."""
 
-import json
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from holdfast.cli import cluster_calls
-from holdfast.cli.main import main
 from holdfast.cli.problems import ExitCode
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.proto.v1 import queues_pb2, tasks_pb2
@@ -23,73 +18,6 @@ from tests.unit.client.scripted_server import Refusal, ScriptedServer
 def one_queue(server: ScriptedServer) -> None:
     mail = tasks_pb2.QueueCounts(queue="mail", ready=7, dead=2)
     server.on("ListQueues", tasks_pb2.ListQueuesResponse(queues=[mail]))
-
-
-# ------------------------------------------------------------------------------------------------- help and usage
-
-
-@pytest.mark.parametrize("command", [["cluster"], ["node"], ["cluster", "status"], ["queue", "set"]], ids=" ".join)
-def test_help_fits_a_narrow_terminal(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    assert main([*command, "--help"]) == ExitCode.OK
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["cluster", "init"], "--shards"),
-        (["cluster", "init", "--shards", "0"], "--shards"),
-        (["cluster", "init", "--shards", "4", "--wait", "soon"], "--wait"),
-        (["cluster", "up", "--nodes", "10"], "--nodes"),
-        (["node", "drain"], "Missing argument 'NAME'"),
-        (["node", "drain", "n1"], "Expected --yes to move what node n1 holds; or --plan-only"),
-        (["node", "drain", "n1", "--yes", "--plan-only"], "at most one of --plan-only and --yes"),
-        (["shard", "move", "0", "--from", "n1"], "--to"),
-        (["shard", "move", "x", "--from", "n1", "--to", "n2"], "SHARD"),
-        (["queue", "set", "mail"], "Expected something to set"),
-        (["queue", "set", "mail", "--retry-base", "soon"], "--retry-base: Expected a duration"),
-        (["queue", "set", "mail", "--pin", "3,x"], "--pin: Expected numbers of shards"),
-        (["queue", "set", "mail", "--pin", "3", "--spread", "2"], "at most one of --spread, --pin and --home"),
-        (["queue", "set", "mail", "--reset", "colour"], "--reset: Expected one of max-attempts"),
-        (["queue", "set", "mail", "--reset", "retry-base", "--retry-base", "1s"], "either set or reset"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_code_2(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == ExitCode.USAGE
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert words in err.splitlines()[0]
-    assert main([*arguments, "--json"]) == ExitCode.USAGE
-    assert words in json.loads(capsys.readouterr().err)["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("command", "module"), [("router", "holdfast.router.main"), ("broker", "holdfast.broker.main")]
-)
-def test_servers_of_a_cluster_get_the_flags_that_were_given(
-    command: str, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[tuple[Path | None, dict[str, object]]] = []
-
-    def run(config: Path | None, overrides: dict[str, object], *, as_json: bool = False) -> int:
-        started.append((config, overrides))
-        return 7
-
-    fake = ModuleType(module)
-    vars(fake)[f"run_{command}"] = run
-    monkeypatch.setitem(sys.modules, module, fake)
-    flags = ["--etcd-endpoints=h1:2379,h2:2379", "--cluster-name=shop", "--port=0"]
-    expected: dict[str, object] = {"etcd_endpoints": "h1:2379,h2:2379", "cluster_name": "shop", "port": 0}
-    if command == "broker":
-        flags += ["--node-name=n7", "--zone=b"]
-        expected |= {"node_name": "n7", "zone": "b"}
-    assert main([command, *flags, "--config", "f.toml"]) == 7
-    assert started == [(Path("f.toml"), expected)]
 
 
 # ------------------------------------------------------------------------------------------------------------- init
@@ -114,8 +42,7 @@ def test_init_may_be_run_again(server: ScriptedServer, cli: Cli) -> None:
     server.on("InitCluster", pb.InitClusterResponse(cluster_id="c" * 32))
     assert cli.run("cluster", "init", "--shards", "64") == 0
     assert "is there already, with this shape: nothing was changed" in cli.out
-    assert cli.run("cluster", "init", "--shards", "64", "--json") == 0
-    assert cli.json_out()["existed"] is True
+    assert cli.json("cluster", "init", "--shards", "64")["existed"] is True
 
 
 def test_init_waits_for_nodes_only_if_told(server: ScriptedServer, cli: Cli) -> None:
@@ -172,8 +99,7 @@ def test_status_is_one_screen(server: ScriptedServer, cli: Cli) -> None:
     assert "7 unfinished in 1 queue: 7 ready" in cli.out
     assert "none under way" in cli.out
     assert cli.err == ""
-    assert cli.run("cluster", "status", "--json") == 0
-    value = cli.json_out()
+    value = cli.json("cluster", "status")
     assert value["healthy"] is True
     assert value["cluster"]["cluster_id"] == "c" * 32
     assert value["tasks"] == {
@@ -194,8 +120,7 @@ def test_status_tells_what_is_wrong_with_its_exit_code(server: ScriptedServer, c
     assert "p1 is under way, 1 of 1 steps done: `holdfast shard apply` carries it on" in cli.out
     assert "Node n2: gone" in cli.err
     assert "Shards 0, 1: n2 is gone." in cli.err
-    assert cli.run("cluster", "status", "--json") == 1
-    assert cli.json_out()["healthy"] is False
+    assert cli.json("cluster", "status", code=1)["healthy"] is False
     assert cli.json_out()["shards"][1]["leader"] is None, "the map's hint is a node that is gone"
     reasons = [
         cli.json_err()["error"]["reason"],
@@ -221,8 +146,7 @@ def test_status_without_etcd_says_that_it_may_be_old(server: ScriptedServer, cli
     assert "etcd does not answer: this is the last known map, as of 12s ago" in cli.out
     assert "the last map that it knew, as of 12s ago" in cli.err
     assert "Tasks go on without etcd" in cli.err
-    assert cli.run("cluster", "status", "--json") == 8
-    reported = cli.json_out()
+    reported = cli.json("cluster", "status", code=8)
     assert not reported["healthy"]
     assert (reported["cluster"]["is_last_known"], reported["cluster"]["age_ms"]) == (True, 12_000)
     server.instead("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=-1))
@@ -249,8 +173,7 @@ def test_whatever_shows_the_map_says_when_it_is_the_last_known_one(
     assert "etcd does not answer: this is the last known map, as of 12s ago" in cli.out
     assert "the last map that it knew, as of 12s ago" in cli.err
     assert "Check that etcd runs" in cli.err
-    assert cli.run(*command, "--json") == ExitCode.LAST_KNOWN
-    reported = cli.json_out()["cluster"]
+    reported = cli.json(*command, code=ExitCode.LAST_KNOWN)["cluster"]
     assert (reported["is_last_known"], reported["age_ms"]) == (True, 12_000)
     assert cli.json_err()["error"]["reason"] == "ETCD_UNAVAILABLE"
     server.instead("DescribeCluster", cluster(shard(), **known))
@@ -311,8 +234,7 @@ def test_a_node_that_does_not_answer_is_not_well_whatever_etcd_knows(server: Scr
     assert cli.run("cluster", "status") == 1
     assert "3 of 3 nodes alive" in cli.out
     assert "Shard 0: no majority of 3 voters: n2 does not answer, n3 does not answer." in cli.err
-    assert cli.run("cluster", "status", "--json") == 1
-    assert cli.json_out()["healthy"] is False
+    assert cli.json("cluster", "status", code=1)["healthy"] is False
     assert cli.json_out()["shards"][0]["lag"] is None
 
 
@@ -371,8 +293,7 @@ def test_where_no_node_can_be_reached_none_is_called_silent(server: ScriptedServ
         address = elsewhere.address
     server.on("DescribeCluster", cluster(shard(), nodes=[node(name, address=address) for name in ("n1", "n2", "n3")]))
     assert cli.run("cluster", "status") == 0
-    assert cli.run("cluster", "status", "--json") == 0
-    assert {item["answers"] for item in cli.json_out()["nodes"]} == {None}
+    assert {item["answers"] for item in cli.json("cluster", "status")["nodes"]} == {None}
 
 
 def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServer, cli: Cli) -> None:
@@ -383,8 +304,7 @@ def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServ
     assert cli.run("cluster", "status") == 0
     assert "tasks   are counted through a router" in cli.out
     assert cli.err == ""
-    assert cli.run("cluster", "status", "--json") == 0
-    assert cli.json_out()["tasks"] is None
+    assert cli.json("cluster", "status")["tasks"] is None
     server.instead(
         "ListQueues", refusal("INVALID_ARGUMENT", "MISSING_FIELD", "Which queue?", metadata={"field": "queue"})
     )
@@ -433,8 +353,7 @@ def test_drain_can_stop_at_the_plan(server: ScriptedServer, cli: Cli) -> None:
     assert "n1 drains" in cli.out
     assert "Nothing moves yet" in cli.err
     assert server.requests["StartPlan"] == []
-    assert cli.run("node", "drain", "n1", "--plan-only", "--json") == 0
-    assert cli.json_out()["steps"][0]["destination"] == "n4"
+    assert cli.json("node", "drain", "n1", "--plan-only")["steps"][0]["destination"] == "n4"
 
 
 def test_a_drain_without_a_terminal_changes_nothing_unless_told(server: ScriptedServer, cli: Cli) -> None:
@@ -457,8 +376,7 @@ def test_undrain_and_remove(server: ScriptedServer, cli: Cli) -> None:
     server.on("RemoveNode", pb.RemoveNodeResponse(), refusal("NOT_FOUND", "NODE_NOT_FOUND", "There is no node n9."))
     assert cli.run("node", "undrain", "n1") == 0
     assert server.requests["DrainNode"] == [pb.DrainNodeRequest(node="n1", drain=False)]
-    assert cli.run("node", "remove", "n1", "--json") == 0
-    assert cli.json_out() == {"node": "n1", "removed": True}
+    assert cli.json("node", "remove", "n1") == {"node": "n1", "removed": True}
     assert cli.run("node", "remove", "n9") == 5
     assert "There is no node n9." in cli.err
     assert "holdfast node ls" in cli.err

@@ -39,12 +39,8 @@ def test_enqueue_with_every_option(cli: Cli) -> None:
     }  # fmt: skip
     spec = cli.server.requests["Enqueue"][0].tasks[0]
     assert (spec.priority, spec.delay_ms, spec.request_id, spec.tenant, spec.max_attempts) == (
-        0,
-        5_400_000,
-        "r-1",
-        "acme",
-        1,
-    )
+        0, 5_400_000, "r-1", "acme", 1,
+    )  # fmt: skip
     assert spec.HasField("priority")
     assert spec.request_id_ttl_ms == 3_600_000
 
@@ -56,26 +52,14 @@ def test_enqueue_with_every_option_for_its_life(cli: Cli) -> None:
     options += ["--non-retryable=KeyError", "--non-retryable=app.Refused", "--task-timeout=15m", "--ttl=1d"]
     assert cli.run("enqueue", "mail", "welcome", *options, "--result-ttl=0") == 0
     assert cli.server.requests["Enqueue"][0].tasks[0] == pb.TaskSpec(
-        queue="mail",
-        type="welcome",
-        payload=b"{}",
-        headers={"content-type": "application/json"},
-        limit_key="acme",
-        unique_key="u",
-        unique_scope=pb.UNIQUE_SCOPE_WHILE_WAITING,
-        max_claims=3,
+        queue="mail", type="welcome", payload=b"{}", headers={"content-type": "application/json"}, limit_key="acme",
+        unique_key="u", unique_scope=pb.UNIQUE_SCOPE_WHILE_WAITING, max_claims=3,
         retry=pb.RetryPolicy(
-            shape=pb.RETRY_SHAPE_LINEAR,
-            base_ms=0,
-            factor=1.5,
-            cap_ms=3_600_000,
-            jitter=0.25,
+            shape=pb.RETRY_SHAPE_LINEAR, base_ms=0, factor=1.5, cap_ms=3_600_000, jitter=0.25,
             non_retryable=["KeyError", "app.Refused"],
         ),
-        timeout_ms=900_000,
-        ttl_ms=86_400_000,
-        result_ttl_ms=0,
-    )
+        timeout_ms=900_000, ttl_ms=86_400_000, result_ttl_ms=0,
+    )  # fmt: skip
 
 
 def test_enqueue_at_a_moment(cli: Cli) -> None:
@@ -147,8 +131,7 @@ def test_an_overloaded_server_says_when_to_try_again(cli: Cli) -> None:
     cli.server.on("Enqueue", refusal)
     assert cli.run("enqueue", "mail", "welcome") == 1
     assert "Try again in 1.5 s." in cli.err
-    assert cli.run("enqueue", "mail", "welcome", "--json") == 1
-    assert cli.json_err()["error"]["retry_after_ms"] == 1_500
+    assert cli.json_error("enqueue", "mail", "welcome", code=1)["error"]["retry_after_ms"] == 1_500
 
 
 NUMBERS = {
@@ -185,8 +168,7 @@ def test_queue_stats_for_people(cli: Cli) -> None:
 
 def test_queue_stats_for_programs(cli: Cli) -> None:
     cli.server.on("QueueStats", busy_queue())
-    assert cli.run("queue", "stats", "mail", "--json") == 0
-    [queue] = cli.json_out()["queues"]
+    [queue] = cli.json("queue", "stats", "mail")["queues"]
     latencies = queue.pop("latencies")
     assert queue == {"queue": "mail", **NUMBERS}
     waits = latencies[0]["ready_to_claim"]
@@ -204,53 +186,30 @@ def test_queue_stats_shows_what_it_found_and_names_what_it_did_not(cli: Cli) -> 
     assert cli.run("queue", "stats", "mail", "nope") == 5
     assert "mail" in cli.out
     assert cli.err.splitlines()[0] == "error: Queue 'nope': There is no such queue. (QUEUE_NOT_FOUND)"
-    assert cli.run("queue", "stats", "mail", "nope", "--json") == 5
-    assert [queue["queue"] for queue in cli.json_out()["queues"]] == ["mail"]
+    assert [queue["queue"] for queue in cli.json("queue", "stats", "mail", "nope", code=5)["queues"]] == ["mail"]
     assert cli.json_err()["error"]["reason"] == "QUEUE_NOT_FOUND"
 
 
 def waiting_task() -> pb.TaskInfo:
     return pb.TaskInfo(
-        task_id=TASK_ID,
-        state=pb.TASK_STATE_RETRY_PENDING,
-        queue="mail",
+        task_id=TASK_ID, state=pb.TASK_STATE_RETRY_PENDING, queue="mail",
         task=pb.TaskSpec(
-            queue="mail",
-            type="welcome",
-            payload=b'{"to": "ada"}',
-            headers={"content-type": "application/json"},
-            tenant="acme",
-            request_id="r-1",
-            unique_key="u-1",
-            unique_scope=pb.UNIQUE_SCOPE_WHILE_WAITING,
+            queue="mail", type="welcome", payload=b'{"to": "ada"}', headers={"content-type": "application/json"},
+            tenant="acme", request_id="r-1", unique_key="u-1", unique_scope=pb.UNIQUE_SCOPE_WHILE_WAITING,
             ttl_ms=60_000,
             retry=pb.RetryPolicy(shape=pb.RETRY_SHAPE_FIXED, base_ms=1_500, jitter=0, non_retryable=["KeyError"]),
         ),
-        type="welcome",
-        limit_key="l-1",
-        unique_key="u-1",
-        timeout_ms=90_000,
+        type="welcome", limit_key="l-1", unique_key="u-1", timeout_ms=90_000,
         attempts=[
             pb.Attempt(
-                worker="worker-1",
-                claimed_at_ms=1_893_553_445_700,
-                ended_at_ms=1_893_553_445_950,
-                how="FAILED",
-                error_type="ValueError",
-                error_message="\x1b[31mno",
+                worker="worker-1", claimed_at_ms=1_893_553_445_700, ended_at_ms=1_893_553_445_950, how="FAILED",
+                error_type="ValueError", error_message="\x1b[31mno",
             )
         ],
-        priority=5,
-        failures=1,
-        max_attempts=10,
-        claims=2,
-        max_claims=20,
-        enqueued_at_ms=1_893_553_445_678,
-        changed_at_ms=1_893_553_446_000,
-        due_at_ms=1_893_553_447_000,
-        worker="worker-1",
+        priority=5, failures=1, max_attempts=10, claims=2, max_claims=20, enqueued_at_ms=1_893_553_445_678,
+        changed_at_ms=1_893_553_446_000, due_at_ms=1_893_553_447_000, worker="worker-1",
         last_error=pb.TaskError(type="ValueError", message="no", traceback="Traceback …\n  line 1"),
-    )
+    )  # fmt: skip
 
 
 def test_task_get_for_people(cli: Cli) -> None:
@@ -277,60 +236,28 @@ def test_task_get_for_people(cli: Cli) -> None:
 
 def test_task_get_for_programs(cli: Cli) -> None:
     cli.server.on("GetTask", pb.GetTaskResponse(task=waiting_task()))
-    assert cli.run("task", "get", TASK_ID, "--json") == 0
-    assert cli.json_out() == {
-        "task_id": TASK_ID,
-        "state": "RETRY_PENDING",
-        "queue": "mail",
-        "type": "welcome",
-        "priority": 5,
-        "tenant": "acme",
-        "request_id": "r-1",
-        "headers": {"content-type": "application/json"},
-        "failures": 1,
-        "max_attempts": 10,
-        "claims": 2,
-        "max_claims": 20,
-        "enqueued_at_ms": 1_893_553_445_678,
-        "changed_at_ms": 1_893_553_446_000,
-        "due_at_ms": 1_893_553_447_000,
-        "lease_expires_at_ms": None,
-        "purge_at_ms": None,
-        "worker": "worker-1",
-        "cancel_requested": False,
-        "suspect": False,
-        "dead_reason": "",
+    assert cli.json("task", "get", TASK_ID) == {
+        "task_id": TASK_ID, "state": "RETRY_PENDING", "queue": "mail", "type": "welcome", "priority": 5,
+        "tenant": "acme", "request_id": "r-1", "headers": {"content-type": "application/json"}, "failures": 1,
+        "max_attempts": 10, "claims": 2, "max_claims": 20, "enqueued_at_ms": 1_893_553_445_678,
+        "changed_at_ms": 1_893_553_446_000, "due_at_ms": 1_893_553_447_000, "lease_expires_at_ms": None,
+        "purge_at_ms": None, "worker": "worker-1", "cancel_requested": False, "suspect": False, "dead_reason": "",
         "last_error": {"type": "ValueError", "message": "no", "traceback": "Traceback …\n  line 1"},
         "attempts": [
             {
-                "worker": "worker-1",
-                "claimed_at_ms": 1_893_553_445_700,
-                "ended_at_ms": 1_893_553_445_950,
-                "how": "FAILED",
-                "error_type": "ValueError",
-                "error_message": "\x1b[31mno",
+                "worker": "worker-1", "claimed_at_ms": 1_893_553_445_700, "ended_at_ms": 1_893_553_445_950,
+                "how": "FAILED", "error_type": "ValueError", "error_message": "\x1b[31mno",
             }
         ],
-        "limit_key": "l-1",
-        "unique_key": "u-1",
-        "unique_scope": "while-waiting",
-        "timeout_ms": 90_000,
-        "ttl_ms": 60_000,
-        "start_by_ms": None,
+        "limit_key": "l-1", "unique_key": "u-1", "unique_scope": "while-waiting", "timeout_ms": 90_000,
+        "ttl_ms": 60_000, "start_by_ms": None,
         "retry": {
-            "shape": "fixed",
-            "base_ms": 1_500,
-            "factor": None,
-            "cap_ms": None,
-            "jitter": 0.0,
+            "shape": "fixed", "base_ms": 1_500, "factor": None, "cap_ms": None, "jitter": 0.0,
             "non_retryable": ["KeyError"],
         },
-        "payload_base64": "eyJ0byI6ICJhZGEifQ==",
-        "payload_json": {"to": "ada"},
-        "result_base64": None,
-        "result_json": None,
-        "result_expired_at_ms": None,
-    }
+        "payload_base64": "eyJ0byI6ICJhZGEifQ==", "payload_json": {"to": "ada"}, "result_base64": None,
+        "result_json": None, "result_expired_at_ms": None,
+    }  # fmt: skip
 
 
 def test_task_get_of_a_finished_task_has_the_same_keys(cli: Cli) -> None:
@@ -364,8 +291,7 @@ def test_an_unknown_task_is_one_line_what_to_do_and_exit_code_5(cli: Cli) -> Non
     line, hint = cli.err.splitlines()
     assert line == "error: There is no task with this id. (TASK_NOT_FOUND)"
     assert "Check the id" in hint
-    assert cli.run("task", "get", TASK_ID, "--json") == 5
-    assert cli.json_err()["exit_code"] == 5
+    assert cli.json_error("task", "get", TASK_ID, code=5)["exit_code"] == 5
 
 
 @pytest.mark.parametrize(

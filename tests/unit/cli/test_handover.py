@@ -24,8 +24,7 @@ def test_in_the_end_it_says_what_would_be_lost(server: ScriptedServer, cli: Cli)
     assert "n1 must not be stopped yet, after 0.1 s: shard 4 would lose the majority" in cli.err
     assert WHY in cli.err
     assert cli.out == ""
-    assert cli.run("node", "handover", "n1", "--wait", "100ms", "--json") == 7
-    assert cli.json_out() == {
+    assert cli.json("node", "handover", "n1", "--wait", "100ms", code=7) == {
         "node": "n1", "may_stop": False, "leads": 1, "held_back": [{"shard": 4, "why": WHY}], "single": [7],
     }  # fmt: skip
     assert cli.json_err()["error"]["reason"] == "HELD_BACK"
@@ -58,8 +57,7 @@ def test_it_can_be_taken_back(server: ScriptedServer, cli: Cli) -> None:
     assert cli.run("node", "handover", "n1", "--undo") == 0
     assert "Node n1 stays" in cli.out
     assert server.requests["HandOverNode"] == [pb.HandOverNodeRequest(node="n1", undo=True)]
-    assert cli.run("node", "handover", "n1", "--undo", "--json") == 0
-    assert cli.json_out() == {"node": "n1", "handover": None}
+    assert cli.json("node", "handover", "n1", "--undo") == {"node": "n1", "handover": None}
 
 
 def test_lists_say_who_is_about_to_be_stopped(server: ScriptedServer, cli: Cli) -> None:
@@ -70,5 +68,4 @@ def test_lists_say_who_is_about_to_be_stopped(server: ScriptedServer, cli: Cli) 
     assert [" ".join(line.split()[1:4]) for line in cli.out.splitlines()[2:]] == [
         "alive a 1.2.3", "alive, hands over", "alive, may stop",
     ]  # fmt: skip
-    assert cli.run("node", "ls", "--json") == 0
-    assert [item["handover"] for item in cli.json_out()["nodes"]] == ["", "ASKED", "GRANTED"]
+    assert [item["handover"] for item in cli.json("node", "ls")["nodes"]] == ["", "ASKED", "GRANTED"]

@@ -31,8 +31,7 @@ def test_queue_show(server: ScriptedServer, cli: Cli) -> None:
     assert rows["retry base"] == "1s"
     assert rows["result ttl"] == "0"
     assert rows["dead retention"] == "as the brokers' configuration says"
-    assert cli.run("queue", "show", "mail", "--json") == 0
-    assert cli.json_out() == {
+    assert cli.json("queue", "show", "mail") == {
         "queue": "mail", "home": 3, "generation": 2, "newest": [5, 6], "shards": [3, 4, 5, 6], "draining": [4],
         "policy": {"max_attempts": 5, "retry_base_ms": 1_500, "result_ttl_ms": 0}, "version": 5,
         "cluster": None,
@@ -53,8 +52,7 @@ def test_queue_show_has_limits_and_tenants(server: ScriptedServer, cli: Cli) -> 
     assert (rows["rate"], rows["burst"], rows["key concurrency"]) == ("10/s", "one second's worth", "7")
     assert (rows["concurrency"], rows["tenants"], rows[""]) == ("no limit", "acme:weight=3,rate=90/m", "b:weight=2")
     assert "key burst" not in rows, "there is no rate that it could go with"
-    assert cli.run("queue", "show", "mail", "--json") == 0
-    assert cli.json_out()["policy"] == {
+    assert cli.json("queue", "show", "mail")["policy"] == {
         "paused": True, "retry_shape": "linear", "non_retryable": ["A", "B"], "oldest_share_percent": 25,
         "rate_per_second": 10, "key_concurrency_max": 7,
         "tenants": [{"tenant": "acme", "weight": 3, "rate_per_second": 1.5}, {"tenant": "b", "weight": 2}],

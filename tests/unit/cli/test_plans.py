@@ -53,8 +53,7 @@ def test_nothing_to_do_is_no_failure(server: ScriptedServer, cli: Cli) -> None:
     for command in ("plan", "apply"):
         assert cli.run("shard", command) == 0
         assert cli.out == "All is even.\n"
-    assert cli.run("shard", "apply", "--json") == 0
-    assert cli.json_out()["steps"] == []
+    assert cli.json("shard", "apply")["steps"] == []
 
 
 def test_apply_shows_the_plan_and_follows_it_to_its_end(server: ScriptedServer, cli: Cli) -> None:
@@ -65,8 +64,7 @@ def test_apply_shows_the_plan_and_follows_it_to_its_end(server: ScriptedServer, 
     assert "step 1 of 1: shard 0 moves from n1 to n4: done" in cli.err
     assert server.requests["StartPlan"] == [pb.StartPlanRequest(plan=plan(move()))]
     assert {request.id for request in server.requests["AdvancePlan"]} == {"p1"}
-    assert cli.run("shard", "apply", "--yes", "--json") == 0
-    value = cli.json_out()
+    value = cli.json("shard", "apply", "--yes")
     assert (value["is_done"], value["steps_done"], value["steps"][0]["state"]) == (True, 1, "DONE")
 
 
@@ -235,8 +233,7 @@ def test_move_of_what_is_not_there(server: ScriptedServer, cli: Cli) -> None:
 def test_cancel(server: ScriptedServer, cli: Cli) -> None:
     server.on("DescribeCluster", cluster(shard(), plan=plan(move())), cluster(shard()))
     server.on("CancelPlan", pb.CancelPlanResponse())
-    assert cli.run("shard", "cancel", "--json") == 0
-    assert cli.json_out() == {"plan": "p1", "cancelled": True}
+    assert cli.json("shard", "cancel") == {"plan": "p1", "cancelled": True}
     assert server.requests["CancelPlan"] == [pb.CancelPlanRequest(id="p1")]
     assert cli.run("shard", "cancel") == 5
     assert "No plan is under way." in cli.err
@@ -244,14 +241,13 @@ def test_cancel(server: ScriptedServer, cli: Cli) -> None:
 
 def test_a_map_that_is_not_current_does_not_say_that_no_plan_is_under_way(server: ScriptedServer, cli: Cli) -> None:
     server.on("DescribeCluster", cluster(shard(), etcd_answers=False, age_ms=12_000))
-    assert cli.run("shard", "cancel", "--json") == ExitCode.LAST_KNOWN
-    assert cli.json_err()["error"]["reason"] == "ETCD_UNAVAILABLE"
+    assert cli.json_error("shard", "cancel", code=ExitCode.LAST_KNOWN)["error"]["reason"] == "ETCD_UNAVAILABLE"
 
 
 def test_watch_tells_when_etcd_goes_and_comes(
     server: ScriptedServer, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.commands.shard_plans._WATCH_EVERY_S", 0.0)
+    monkeypatch.setattr("holdfast.cli.commands.shard_plans.WATCH_EVERY_S", 0.0)
 
     def looks() -> None:
         away = cluster(shard(), plan=plan(move()), etcd_answers=False, age_ms=12_000)
@@ -270,7 +266,7 @@ def test_watch_tells_when_etcd_goes_and_comes(
 def test_watch_tells_each_change_until_the_plan_is_done(
     server: ScriptedServer, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.commands.shard_plans._WATCH_EVERY_S", 0.0)
+    monkeypatch.setattr("holdfast.cli.commands.shard_plans.WATCH_EVERY_S", 0.0)
 
     def looks() -> None:
         server.instead(
@@ -300,8 +296,7 @@ def test_shard_ls_tells_where_replicas_should_be(server: ScriptedServer, cli: Cl
     server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
     assert cli.run("shard", "ls") == 0
     assert "Shard 0 should be on n1, n2, n4; it is on n1, n2, n3 (n4 is to come, n3 is to go)." in cli.out
-    assert cli.run("shard", "ls", "--json") == 0
-    assert cli.json_out()["shards"][0]["replicas"] == ["n1", "n2", "n4"]
+    assert cli.json("shard", "ls")["shards"][0]["replicas"] == ["n1", "n2", "n4"]
     assert [item["node"] for item in cli.json_out()["nodes"]] == ["n1"]
 
 

@@ -39,8 +39,7 @@ def test_stats_without_names_are_those_of_all_queues(cli: Cli) -> None:
 
 def test_stats_of_very_many_queues_are_the_list_of_them(cli: Cli) -> None:
     has_queues(cli, [f"q{number}" for number in range(101)])
-    assert cli.run("queue", "stats", "--json") == 0
-    assert len(cli.json_out()["queues"]) == 101
+    assert len(cli.json("queue", "stats")["queues"]) == 101
     assert "QueueStats" not in cli.server.requests, "a call for latencies of them all would be a large one"
 
 
@@ -49,8 +48,7 @@ def test_a_list_names_the_shards_that_are_missing(cli: Cli) -> None:
     found = [queues_pb2.WorkerInfo(worker="w")]
     cli.server.on("ListWorkers", queues_pb2.ListWorkersResponse(workers=found, missing_shards=[7, 9]))
     for command, named in ((("queue", "ls"), [7]), (("workers",), [7, 9])):
-        assert cli.run(*command, "--json") == 4
-        assert cli.json_out()["missing_shards"] == named
+        assert cli.json(*command, code=4)["missing_shards"] == named
         assert cli.run(*command) == 4
         assert f"Shard{'s' * (len(named) > 1)} {', '.join(map(str, named))} did not answer" in cli.err
     for method in ("ListQueues", "ListWorkers"):
@@ -69,8 +67,7 @@ def test_tasks_of_a_shard_that_does_not_answer_are_missing_in_the_numbers(cli: C
     assert "1 dead (without shards 1, 2)" in cli.out
     assert "Shards 1, 2 did not answer: what is there is not in the numbers." in cli.err
     assert all(request.partial for request in cli.server.requests["ListQueues"])
-    assert cli.run("cluster", "status", "--json") == 4
-    assert cli.json_out()["tasks"]["missing_shards"] == [1, 2]
+    assert cli.json("cluster", "status", code=4)["tasks"]["missing_shards"] == [1, 2]
     assert cli.json_out()["healthy"] is False
 
 
@@ -125,15 +122,16 @@ def test_watch_at_a_terminal_says_what_is_not_there(cli: Cli, monkeypatch: pytes
 # ------------------------------------------------------------------------------------------------------------ purge
 
 
-def to_purge(cli: Cli, *pages: int) -> None:
+def to_purge(cli: Cli, *pages: int, then: Refusal | None = None) -> None:
     cli.server.on(
         "QueueStats", pb.QueueStatsResponse(outcomes=[counts("mail", ready=5, delayed=3, retrying=2, dead=9)])
     )
-    last = len(pages) - 1
-    cli.server.on("PurgeQueue", *(
+    last = -1 if then else len(pages) - 1
+    found: list[queues_pb2.PurgeQueueResponse | Refusal] = [
         queues_pb2.PurgeQueueResponse(purged=purged, next_page_token="" if index == last else f"p{index}")
         for index, purged in enumerate(pages)
-    ))  # fmt: skip
+    ]
+    cli.server.on("PurgeQueue", *found, *([then] if then else []))
 
 
 def test_purge_asks_first_and_goes_through_all_pages(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,10 +166,8 @@ def test_a_dry_run_of_a_purge_only_counts(cli: Cli) -> None:
 
 
 def test_purge_says_how_far_it_got(cli: Cli) -> None:
-    to_purge(cli, 4, 6)
-    cli.server._script["PurgeQueue"][1] = Refusal(grpc.StatusCode.INTERNAL, "INTERNAL", "It broke.")
-    assert cli.run("queue", "purge", "mail", "--yes", "--json") == 1
-    assert cli.json_out()["purged"] == 4
+    to_purge(cli, 4, then=Refusal(grpc.StatusCode.INTERNAL, "INTERNAL", "It broke."))
+    assert cli.json("queue", "purge", "mail", "--yes", code=1)["purged"] == 4
     assert cli.json_err()["error"]["reason"] == "INTERNAL"
 
 
@@ -232,19 +228,17 @@ def test_workers_shows_who_is_there(cli: Cli) -> None:
     assert rows[0].split() == ["w\\x1b1", "works", "1,234", "-", "1h", "30m", "ago", "-", "mail,", "math"]
     assert rows[1].split() == ["w2", "waits", "0", "-", "now", "-", "-"], "the clock of the server may be ahead"
     assert rows[2].split() == ["w3", "quiet", "(asked:", "stopping)", "1", "8", "not", "yet", "1.2", "-"]
-    assert cli.run("workers", "-n", "2", "--json") == 0
-    printed = cli.json_out()
+    printed = cli.json("workers", "-n", "2")
     assert printed["more"] is True
     assert printed["workers"][1] == {
         "worker": "w2", "claims": 0, "last_seen_ms": now_ms + 5_000, "queues": [], "is_waiting": True,
         "state": "UNKNOWN", "slots": 0, "version": "", "desired": None,
     }  # fmt: skip
-    assert cli.run("workers", "ls", "-n", "2", "--json") == 0
-    assert cli.json_out() == printed
+    assert cli.json("workers", "ls", "-n", "2") == printed
 
 
 def test_a_worker_is_asked_until_it_has_heard_of_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_SIGNAL_AGAIN_S", 0.01)
+    monkeypatch.setattr(calls, "SIGNAL_AGAIN_S", 0.01)
     running, quiet = queues_pb2.WORKER_STATE_RUNNING, queues_pb2.WORKER_STATE_QUIET
     answers = [queues_pb2.SignalWorkerResponse(state=state) for state in (running, running, quiet)]
     cli.server.on("SignalWorker", *answers)
@@ -253,14 +247,12 @@ def test_a_worker_is_asked_until_it_has_heard_of_it(cli: Cli, monkeypatch: pytes
     wanted = queues_pb2.SignalWorkerRequest(worker="w1", desired=quiet)
     assert cli.server.requests["SignalWorker"] == [wanted] * 3
     cli.server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=running))
-    assert cli.run("workers", "resume", "w1", "w2", "w1", "--json") == 0
-    assert cli.json_out() == {"workers": ["w1", "w2"], "state": "RUNNING"}
-    assert cli.run("workers", "stop", "w1", "--wait", "50ms", "--json") == 7
-    assert cli.json_err()["error"]["reason"] == "UNFINISHED"
+    assert cli.json("workers", "resume", "w1", "w2", "w1") == {"workers": ["w1", "w2"], "state": "RUNNING"}
+    assert cli.json_error("workers", "stop", "w1", "--wait", "50ms", code=7)["error"]["reason"] == "UNFINISHED"
 
 
 def test_a_worker_is_asked_until_it_has_nothing_left(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_SIGNAL_AGAIN_S", 0.01)
+    monkeypatch.setattr(calls, "SIGNAL_AGAIN_S", 0.01)
     quiet, drained = queues_pb2.WORKER_STATE_QUIET, queues_pb2.WORKER_STATE_DRAINED
     cli.server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=quiet))
     assert cli.run("workers", "quiet", "w1", "--drain", "--wait", "50ms") == 7
@@ -275,7 +267,7 @@ def test_a_worker_is_asked_until_it_has_nothing_left(cli: Cli, monkeypatch: pyte
 
 
 def test_a_worker_that_is_to_stop_may_be_gone_soon(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_SIGNAL_AGAIN_S", 0.01)
+    monkeypatch.setattr(calls, "SIGNAL_AGAIN_S", 0.01)
     gone = Refusal(grpc.StatusCode.NOT_FOUND, "WORKER_NOT_FOUND")
     cli.server.on("SignalWorker", queues_pb2.SignalWorkerResponse(state=queues_pb2.WORKER_STATE_RUNNING), gone)
     assert cli.run("workers", "stop", "w1") == 0

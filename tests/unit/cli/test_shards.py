@@ -63,8 +63,7 @@ def test_ls_shows_who_does_not_answer_and_says_so_with_its_exit_code(nodes: Node
     assert cli.err.startswith("error: Node n2: ")
     assert f"{nodes['n2'].address} (connection refused)" in cli.err
     assert "Is it running" in cli.err
-    assert cli.run("shard", "ls", "--json") == 4
-    reported = {node["node"]: node for node in cli.json_out()["nodes"]}
+    reported = {node["node"]: node for node in cli.json("shard", "ls", code=4)["nodes"]}
     assert reported["n2"]["replicas"] == []
     assert "connection refused" in reported["n2"]["error"]
     assert reported["n1"]["error"] is None
@@ -82,8 +81,7 @@ def test_lag_is_counted_against_what_any_node_knows(nodes: Nodes, cli: Cli) -> N
     nodes["n1"].on("DescribeNode", describe(nodes, "n1", replica(leader="", commit_index=57, applied_index=57)))
     nodes["n2"].on("DescribeNode", describe(nodes, "n2", replica(leader="n3", commit_index=1_480, applied_index=1_484)))
     nodes["n3"].on("DescribeNode", describe(nodes, "n3", replica(0, "n3", "LEADER", commit_index=1_484)))
-    assert cli.run("shard", "ls", "--json") == 1
-    of_node = {node["node"]: node["replicas"][0] for node in cli.json_out()["nodes"]}
+    of_node = {node["node"]: node["replicas"][0] for node in cli.json("shard", "ls", code=1)["nodes"]}
     assert {name: (one["lag"], one["leader"]) for name, one in of_node.items()} == {
         "n1": (1_427, None), "n2": (0, "n3"), "n3": (1_484, "n3")
     }  # fmt: skip
@@ -109,8 +107,7 @@ def test_several_problems_are_one_json_value(nodes: Nodes, cli: Cli) -> None:
     nodes["n1"].on("DescribeNode", describe(nodes, "n1", replica(leader="")))
     nodes["n2"].stop()
     nodes["n3"].stop()
-    assert cli.run("shard", "ls", "--json") == 4
-    reported = cli.json_err()
+    reported = cli.json_error("shard", "ls", code=4)
     assert (reported["error"]["reason"], reported["exit_code"]) == ("CONNECTION_FAILED", 4)
     assert [other["reason"] for other in reported["other_errors"]] == ["NO_LEADER", "CONNECTION_FAILED"]
     errors = [node["error"] for node in cli.json_out()["nodes"] if node["error"]]
@@ -122,7 +119,7 @@ def test_ls_of_nobody(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     addresses = [server.address for server in nodes.values()]
     for server in nodes.values():
         server.stop()
-    assert main(["shard", "ls", "--address", ",".join(addresses)]) == 4
+    assert main(["shard", "ls", "--address", ",".join(addresses), "--timeout", "1s"]) == 4
     out, err = capsys.readouterr()
     assert out == ""
     assert all(f"{address}: connection refused" in err for address in addresses)
@@ -140,8 +137,7 @@ def test_equal_hashes(nodes: Nodes, cli: Cli) -> None:
     assert cli.out.count("abcd") == 3
     assert cli.out.splitlines()[-1] == "Shard 0: all 3 replicas are equal at index 1,041."
     assert cli.err == ""
-    assert cli.run("shard", "hash", "0", "--json") == 0
-    [shard] = cli.json_out()["shards"]
+    [shard] = cli.json("shard", "hash", "0")["shards"]
     assert (shard["shard"], shard["index"], shard["equal"]) == (0, 1_041, True)
     assert shard["replicas"][0] == {
         "node": "n1", "address": nodes["n1"].address, "state_hash": "abcd", "applied_index": 1_000, "error": None,
@@ -155,8 +151,7 @@ def test_different_hashes_are_said_loudly(nodes: Nodes, cli: Cli) -> None:
     assert "Shard 0: the replicas are DIFFERENT at index 1,041." in cli.out
     assert "error: The replicas of shard 0 differ" in cli.err
     assert "--rebuild" in cli.err
-    assert cli.run("shard", "hash", "--json") == 1
-    assert cli.json_out()["shards"][0]["equal"] is False
+    assert cli.json("shard", "hash", code=1)["shards"][0]["equal"] is False
     assert cli.json_err()["error"]["reason"] == "REPLICAS_DIFFER"
 
 
@@ -211,8 +206,7 @@ def test_transfer(nodes: Nodes, cli: Cli) -> None:
     nodes["n2"].on("TransferLeadership", pb.TransferLeadershipResponse(leader="n3", epoch=8))
     assert cli.run("shard", "transfer", "0", "n3") == 0
     assert cli.out == "Node n3 leads shard 0 (epoch 8).\n"
-    assert cli.run("shard", "transfer", "0", "n3", "--json") == 0
-    assert cli.json_out() == {"shard": 0, "leader": "n3", "epoch": 8}
+    assert cli.json("shard", "transfer", "0", "n3") == {"shard": 0, "leader": "n3", "epoch": 8}
     assert nodes["n2"].requests["TransferLeadership"][0] == pb.TransferLeadershipRequest(shard=0, to="n3")
 
 
@@ -241,7 +235,7 @@ def test_without_a_leader_the_command_says_who_was_asked(nodes: Nodes, capsys: p
     for server in nodes.values():
         server.on("ListQueues", not_leader(None, 3))
     address = ",".join(server.address for server in nodes.values())
-    assert main(["queue", "ls", "--address", address]) == 4
+    assert main(["queue", "ls", "--address", address, "--timeout", "1s"]) == 4
     err = capsys.readouterr().err
     assert all(f"{server.address}: not the leader" in err for server in nodes.values())
     assert "holdfast shard ls" in err

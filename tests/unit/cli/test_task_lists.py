@@ -48,8 +48,7 @@ def test_shards_that_do_not_answer_are_named(cli: Cli, command: tuple[str, ...])
         cli.server.instead("ListTasks", lambda request: last if request.page_token else first)
 
     has([task(1, state=pb.TASK_STATE_CLAIMED, worker="w")])
-    assert cli.run(*command, "--json") == 4
-    value = cli.json_out()
+    value = cli.json(*command, code=4)
     assert (len(value.get("tasks") or value["claims"]), value["missing_shards"]) == (1, [3, 9])
     assert cli.run(*command) == 4
     assert "Shards 3, 9 did not answer: what is there is not in the list." in cli.err
@@ -70,8 +69,7 @@ def test_pages_are_read_until_there_are_enough(cli: Cli) -> None:
     assert "0/3" in rows[0]
     assert "w\\x1b1" in rows[1], "names are made harmless"
     assert "There may be more; the next page:  --after 3" in cli.err
-    assert cli.run("task", "ls", "mail", "--json") == 0
-    printed = cli.json_out()
+    printed = cli.json("task", "ls", "mail")
     assert (printed["queue"], printed["more"], len(printed["tasks"])) == ("mail", False, 3)
     assert printed["next_page_token"] is None
     assert printed["tasks"][1]["worker"] == "w\x1b1"
@@ -83,8 +81,7 @@ def test_a_list_goes_on_after_the_token_that_it_ended_with(cli: Cli) -> None:
     seen: list[str] = []
     token: list[str] = []
     for more in (True, True, False):
-        assert cli.run("task", "ls", "mail", "--limit", "1", *token, "--json") == 0
-        page = cli.json_out()
+        page = cli.json("task", "ls", "mail", "--limit", "1", *token)
         assert page["more"] is more
         seen += [item["task_id"] for item in page["tasks"]]
         token = ["--after", page["next_page_token"]]
@@ -132,8 +129,7 @@ def test_claims_are_shown_by_how_long_they_are_held(cli: Cli) -> None:
     (request, *_) = cli.server.requests["ListTasks"]
     assert list(request.filter.states) == [pb.TASK_STATE_CLAIMED]
 
-    assert cli.run("claims", "mail", "other", "--limit", "1", "--json") == 0
-    printed = cli.json_out()
+    printed = cli.json("claims", "mail", "other", "--limit", "1")
     assert [claim["worker"] for claim in printed["claims"]] == ["w3"]
     assert (printed["total"], printed["more"]) == (2, True)
     assert printed["claims"][0]["held_for_ms"] >= 60_000

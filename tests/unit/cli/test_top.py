@@ -42,8 +42,7 @@ QUEUES = [
 )
 def test_queues_are_sorted_and_added_up(cli: Cli, sort: str, order: list[str]) -> None:
     has(cli, QUEUES, [])
-    assert cli.run("top", "--once", "--sort", sort, "--json") == 0
-    seen = cli.json_out()
+    seen = cli.json("top", "--once", "--sort", sort)
     assert [queue["queue"] for queue in seen["queues"]] == order
     assert (seen["totals"]["ready"], seen["totals"]["claimed"], seen["totals"]["dead"]) == (75, 5, 9)
     assert seen["totals"]["succeeded_per_second"] == 251.5
@@ -80,8 +79,7 @@ def test_one_screen(cli: Cli) -> None:
 def test_a_cluster_with_a_problem(cli: Cli) -> None:
     has(cli, QUEUES, [], missing_shards=[1])
     cli.server.instead("DescribeCluster", cluster(shard(0), shard(1, leader="")))
-    assert cli.run("top", "--once", "--json") == 4
-    seen = cli.json_out()
+    seen = cli.json("top", "--once", code=4)
     assert seen["missing_shards"] == [1]
     assert [problem["shard"] for problem in seen["cluster"]["problems"]] == [1]
     assert cli.run("top", "--once") == 4
@@ -108,7 +106,3 @@ def test_it_looks_again_and_again_and_ends_with_ctrl_c(cli: Cli, monkeypatch: py
     monkeypatch.setattr("holdfast.cli.commands.repeating.time.sleep", sleep)
     assert cli.run("top", "--json", "--interval", "7s") == 0
     assert len(cli.out.splitlines()) == 3
-
-
-def test_wrong_usage(cli: Cli) -> None:
-    assert cli.run("top", "--sort", "colour") == 2

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,9 +73,12 @@ def test_every_command_has_help_with_an_example_and_exit_codes(
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["task"], ["queue"], ["dlq"], ["shard"], ["enqueue"], ["bench"], ["schedule", "put"], ["dlq", "retry"]],
+    [
+        [], ["task"], ["queue"], ["dlq"], ["shard"], ["enqueue"], ["bench"], ["schedule", "put"], ["dlq", "retry"],
+        ["cluster"], ["node"], ["cluster", "status"], ["queue", "set"],
+    ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_help_fits_a_narrow_terminal(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,6 +186,36 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         (["shard", "hash", "x"], "SHARD"),
         (["shard", "hash", "--", "-1"], "SHARD"),
         (["shard", "transfer", "0"], "Missing argument 'NODE'"),
+        (["enqueue", "mail", "welcome", "--request-id", ""], "--request-id: Expected a text, but it is empty"),
+        (["enqueue", "mail", "welcome", "--tenant", ""], "--tenant: Expected a text, but it is empty"),
+        (["enqueue", "mail", "welcome", "--unique-key", ""], "--unique-key: Expected a text, but it is empty"),
+        (["enqueue", "mail", "welcome", "--limit-key", ""], "--limit-key: Expected a text, but it is empty"),
+        (["schedule", "put", "n", "-q=r", "--every=9s", "--type=t", "--tenant", ""], "--tenant: Expected"),
+        (["schedule", "put", "n", "-q=r", "--every=9s", "--type=t", "--unique-key", ""], "--unique-key: Expected"),
+        (["schedule", "put", "n", "-q=r", "--every=9s", "--type=t", "--limit-key", ""], "--limit-key: Expected"),
+        (["schedule", "trigger", "n", "-q", "r", "--request-id", ""], "--request-id: Expected a text, but it is empty"),
+        (["enqueue", "mail", "welcome", '"str"'], "Expected a JSON array or object"),
+        (["enqueue", "mail", "welcome", "17"], "Expected a JSON array or object"),
+        (["enqueue", "mail", "welcome", "null"], "Expected a JSON array or object"),
+        (["enqueue", "mail", "welcome", "true"], "Expected a JSON array or object"),
+        (["schedule", "put", "n", "-q=r", "--every=9s", "--type=t", "--args", '"x"'], "Expected a JSON array"),
+        (["dlq", "discard", "x", "--yes", "--by", ""], "--by: Expected a text, but it is empty"),
+        (["top", "--sort", "colour"], "--sort"),
+        (["cluster", "init"], "--shards"),
+        (["cluster", "init", "--shards", "0"], "--shards"),
+        (["cluster", "init", "--shards", "4", "--wait", "soon"], "--wait"),
+        (["cluster", "up", "--nodes", "10"], "--nodes"),
+        (["node", "drain"], "Missing argument 'NAME'"),
+        (["node", "drain", "n1"], "Expected --yes to move what node n1 holds; or --plan-only"),
+        (["node", "drain", "n1", "--yes", "--plan-only"], "at most one of --plan-only and --yes"),
+        (["shard", "move", "0", "--from", "n1"], "--to"),
+        (["shard", "move", "x", "--from", "n1", "--to", "n2"], "SHARD"),
+        (["queue", "set", "mail"], "Expected something to set"),
+        (["queue", "set", "mail", "--retry-base", "soon"], "--retry-base: Expected a duration"),
+        (["queue", "set", "mail", "--pin", "3,x"], "--pin: Expected numbers of shards"),
+        (["queue", "set", "mail", "--pin", "3", "--spread", "2"], "at most one of --spread, --pin and --home"),
+        (["queue", "set", "mail", "--reset", "colour"], "--reset: Expected one of max-attempts"),
+        (["queue", "set", "mail", "--reset", "retry-base", "--retry-base", "1s"], "either set or reset"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
@@ -205,70 +239,75 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(json.loads(capsys.readouterr().out)) == {"version", "python"}
 
 
+Started = list[tuple[Path | None, dict[str, object], dict[str, object]]]
+StandIn = Callable[..., Started]
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Puts a server in the place of a command's own, which ends with 7, or cannot be loaded; returns what it was
+    started with."""
+
+    def put(command: str, module: str = "holdfast.broker.main", missing: ModuleNotFoundError | None = None) -> Started:
+        started: Started = []
+
+        def run(config: Path | None, overrides: dict[str, object], **more: object) -> int:
+            if missing is not None:
+                raise missing
+            started.append((config, overrides, {name: value for name, value in more.items() if value}))
+            return 7
+
+        server = ModuleType(module)
+        vars(server)[f"run_{command}"] = run
+        monkeypatch.setitem(sys.modules, module, server)
+        return started
+
+    return put
+
+
 @pytest.mark.parametrize("command", ["dev", "broker"])
-def test_a_server_command_passes_on_the_flags_that_were_given(
-    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    started: list[tuple[str, Path | None, dict[str, object]]] = []
-
-    def run(name: str, config: Path | None, overrides: dict[str, object], *, as_json: bool = False) -> int:
-        started.append((name, config, overrides | ({"as_json": True} if as_json else {})))
-        return 7
-
-    server = ModuleType("holdfast.broker.main")
-    vars(server).update(
-        run_dev=lambda *given, **more: run("dev", *given, **more),
-        run_broker=lambda *given, **more: run("broker", *given, **more),
-    )
-    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
+def test_a_server_command_passes_on_the_flags_that_were_given(command: str, stand_in: StandIn, tmp_path: Path) -> None:
+    started = stand_in(command)
     flags = ["--host=0.0.0.0", "--port=0", "--ops-port=7503", "--log-level=debug", "--log-format=console"]
+    given = {
+        "data_dir": tmp_path, "host": "0.0.0.0", "port": 0, "ops_port": 7503, "log_level": "debug",
+        "log_format": "console",
+    }  # fmt: skip
     assert main([command]) == 7, "the server's exit code is the command's"
     assert main([command, "--data-dir", str(tmp_path), "--config", "h.toml", *flags]) == 7
     assert main([command, "--json"]) == 7
     assert started == [
-        (command, None, {}),
-        (
-            command,
-            Path("h.toml"),
-            {
-                "data_dir": tmp_path,
-                "host": "0.0.0.0",
-                "port": 0,
-                "ops_port": 7503,
-                "log_level": "debug",
-                "log_format": "console",
-            },
-        ),
-        (command, None, {"log_format": "json", "as_json": True}),
-    ]
+        (None, {}, {}), (Path("h.toml"), given, {}), (None, {"log_format": "json"}, {"as_json": True})
+    ]  # fmt: skip
 
 
-def test_a_node_is_rebuilt_only_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[dict[str, object]] = []
+@pytest.mark.parametrize(
+    ("command", "flags", "given"),
+    [
+        ("router", [], {}),
+        ("broker", ["--node-name=n7", "--zone=b"], {"node_name": "n7", "zone": "b"}),
+    ],
+)
+def test_servers_of_a_cluster_get_the_flags_that_were_given(
+    command: str, flags: list[str], given: dict[str, object], stand_in: StandIn
+) -> None:
+    started = stand_in(command, f"holdfast.{command}.main")
+    flags = [*flags, "--etcd-endpoints=h1:2379,h2:2379", "--cluster-name=shop", "--port=0", "--config", "f.toml"]
+    given |= {"etcd_endpoints": "h1:2379,h2:2379", "cluster_name": "shop", "port": 0}
+    assert main([command, *flags]) == 7
+    assert started == [(Path("f.toml"), given, {})]
 
-    def run_broker(config: Path | None, overrides: dict[str, object], **more: object) -> int:
-        started.append(more)
-        return 0
 
-    server = ModuleType("holdfast.broker.main")
-    vars(server)["run_broker"] = run_broker
-    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
-    assert main(["broker", "--config", "n2.toml"]) == 0
-    assert main(["broker", "--config", "n2.toml", "--rebuild"]) == 0
-    assert started == [{}, {"rebuild": True}]
+def test_a_node_is_rebuilt_only_if_that_is_asked_for(stand_in: StandIn) -> None:
+    started = stand_in("broker")
+    assert main(["broker", "--config", "n2.toml"]) == 7
+    assert main(["broker", "--config", "n2.toml", "--rebuild"]) == 7
+    assert [more for _, _, more in started] == [{}, {"rebuild": True}]
     assert main(["dev", "--rebuild"]) == ExitCode.USAGE, "nobody else has what is in a group of one"
 
 
-def test_a_missing_package_is_one_line_and_exit_code_3(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = ModuleType("holdfast.broker.main")
-
-    def run_dev(config: Path | None, overrides: dict[str, object], **more: object) -> int:
-        raise ModuleNotFoundError("No module named 'rocksdict'", name="rocksdict.sub")
-
-    vars(server)["run_dev"] = run_dev
-    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
+def test_a_missing_package_is_one_line_and_exit_code_3(stand_in: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    stand_in("dev", missing=ModuleNotFoundError("No module named 'rocksdict'", name="rocksdict.sub"))
     assert main(["dev"]) == ExitCode.MISSING_EXTRA
     [line] = error_of(capsys).splitlines()
     assert "'rocksdict'" in line
@@ -277,32 +316,17 @@ def test_a_missing_package_is_one_line_and_exit_code_3(
     assert json.loads(error_of(capsys))["error"]["reason"] == "MISSING_EXTRA"
 
 
-def test_a_fault_of_our_own_is_not_taken_for_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ModuleType("holdfast.broker.main")
-
-    def run_dev(config: Path | None, overrides: dict[str, object]) -> int:
-        raise ModuleNotFoundError("No module named 'holdfast.broker.typo'", name="holdfast.broker.typo")
-
-    vars(server)["run_dev"] = run_dev
-    monkeypatch.setitem(sys.modules, "holdfast.broker.main", server)
+def test_a_fault_of_our_own_is_not_taken_for_a_missing_package(stand_in: StandIn) -> None:
+    stand_in("dev", missing=ModuleNotFoundError("No module named 'holdfast.broker.typo'", name="holdfast.broker.typo"))
     with pytest.raises(ModuleNotFoundError):
         main(["dev"])
 
 
 def test_exit_codes_never_change() -> None:
     assert {code.name: code.value for code in ExitCode} == {
-        "OK": 0,
-        "REFUSED": 1,
-        "USAGE": 2,
-        "MISSING_EXTRA": 3,
-        "UNREACHABLE": 4,
-        "NOT_FOUND": 5,
-        "NO_RESULT": 6,
-        "UNFINISHED": 7,
-        "LAST_KNOWN": 8,
-        "INTERRUPTED": 130,
-        "PIPE_CLOSED": 141,
-    }
+        "OK": 0, "REFUSED": 1, "USAGE": 2, "MISSING_EXTRA": 3, "UNREACHABLE": 4, "NOT_FOUND": 5, "NO_RESULT": 6,
+        "UNFINISHED": 7, "LAST_KNOWN": 8, "INTERRUPTED": 130, "PIPE_CLOSED": 141,
+    }  # fmt: skip
     assert set(EXIT_CODE_MEANINGS) == set(ExitCode) - {ExitCode.PIPE_CLOSED}
 
 

@@ -261,14 +261,13 @@ def bench_server(server: ScriptedServer, deliveries: int) -> None:
 def test_bench_checks_that_each_task_comes_back_once(
     deliveries: int, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "_STALL_S", 0.3)
-    monkeypatch.setattr(bench, "_POLL_MS", 1)
+    monkeypatch.setattr(bench, "STALL_S", 0.3)
+    monkeypatch.setattr(bench, "POLL_MS", 1)
     with ScriptedServer() as server:
         bench_server(server, deliveries)
         cli = Cli(server, capsys)
         options = ["--tasks", "40", "--batch", "10", "--payload-bytes", "8", "--producers", "1", "--consumers", "1"]
-        assert cli.run("bench", *options, "--json") == code
-        printed = cli.json_out()
+        printed = cli.json("bench", *options, code=code)
         assert (printed["tasks"], printed["accepted"]) == (40, 40)
         if code:
             assert cli.json_err()["error"]["reason"] == "NOT_EXACTLY_ONCE"

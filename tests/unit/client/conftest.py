@@ -2,11 +2,13 @@
 their own."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from holdfast.client import AsyncClient
+from holdfast.client import AsyncClient, _rpc
+from holdfast.transport.grpc_channels import GrpcChannels
 from tests.unit.client.scripted_server import ScriptedServer
 from tests.unit.client.scripted_shards import Cluster, two_shards
 
@@ -21,6 +23,26 @@ def server() -> Iterator[ScriptedServer]:
 async def client(server: ScriptedServer) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(server.address) as client:
         yield client
+
+
+@pytest_asyncio.fixture
+async def direct(cluster: Cluster) -> AsyncIterator[AsyncClient]:
+    """A client that goes straight to the leaders."""
+    async with AsyncClient(cluster.router.address, direct=True) as client:
+        yield client
+
+
+@pytest.fixture
+def channels(monkeypatch: pytest.MonkeyPatch) -> list[GrpcChannels]:
+    """Those of all clients that are made from now on."""
+    made: list[GrpcChannels] = []
+
+    def make(*settings: Any, **named: Any) -> GrpcChannels:
+        made.append(GrpcChannels(*settings, **named))
+        return made[-1]
+
+    monkeypatch.setattr(_rpc, "GrpcChannels", make)
+    return made
 
 
 @pytest.fixture

@@ -4,19 +4,21 @@ It runs in threads of its own, so that it serves asynchronous tests and commands
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
+import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
+from holdfast.client import HoldfastError, InvalidArgument
 from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2, tasks_pb2
 
 
@@ -42,6 +44,9 @@ class Refusal:
             delay.FromMilliseconds(self.retry_after_ms)
             status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
         return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+LOST = Refusal(grpc.StatusCode.UNAVAILABLE)  # as when the connection breaks
 
 
 class Hang:
@@ -165,6 +170,20 @@ def in_runs(response: tasks_pb2.ReserveResponse) -> tasks_pb2.ReserveResponse:
         run.task.CopyFrom(claim.task)
         run.task.ClearField("payload")
     return runs
+
+
+ErrorT = TypeVar("ErrorT", bound=HoldfastError)
+
+
+async def error_of(call: Awaitable[object], kind: type[ErrorT]) -> ErrorT:
+    with pytest.raises(kind) as raised:
+        await call
+    return raised.value
+
+
+async def refused_field(call: Awaitable[object]) -> str:
+    """By whose name an argument of the call is refused."""
+    return (await error_of(call, InvalidArgument)).field
 
 
 def ack_all(request: tasks_pb2.AckRequest) -> tasks_pb2.AckResponse:

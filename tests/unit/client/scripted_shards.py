@@ -12,7 +12,7 @@ from holdfast.machine.ids import format_task_id, make_task_id
 from holdfast.proto.v1 import cluster_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
-from tests.unit.client.scripted_server import ScriptedServer
+from tests.unit.client.scripted_server import Answer, ScriptedServer
 
 SHARDS = 2
 
@@ -72,6 +72,12 @@ class Cluster:
         """Each leader gets the answer for its shard."""
         for shard, leader in enumerate(self.leaders):
             leader.on(method, answer(shard))
+
+    def on_leaders(self, **answers: Answer) -> None:
+        """All leaders answer these methods so."""
+        for leader in self.leaders:
+            for method, answer in answers.items():
+                leader.on(method, answer)
 
     def sent(self, method: str) -> list[int]:
         """How many calls the router and each leader have got."""

@@ -101,14 +101,10 @@ def test_examples_of_the_options_run() -> None:
 def test_what_tasks_of_a_function_need_goes_with_every_call(app: Holdfast) -> None:
     @app.task(
         retry=Retry(shape="linear", base=5, cap=timedelta(minutes=1), jitter=0, non_retryable=[KeyError, "Refused"]),
-        max_claims=7,
-        timeout=timedelta(seconds=90),
-        ttl=3_600,
-        unique_key=lambda order, shop: f"order-{order}-{shop}",
-        unique_scope="while-waiting",
-        limit_key="printer",
+        max_claims=7, timeout=timedelta(seconds=90), ttl=3_600,
+        unique_key=lambda order, shop: f"order-{order}-{shop}", unique_scope="while-waiting", limit_key="printer",
         tenant=lambda _, shop: shop,
-    )
+    )  # fmt: skip
     def pack(order: int, shop: str = "main") -> None: ...
 
     new = pack.call(7, shop="acme").new_task

@@ -126,7 +126,7 @@ async def test_a_caller_that_has_gone_before_its_request_is_not_sent() -> None:
 
 
 async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coalescing, "_WAITING_MAX", 5)
+    monkeypatch.setattr(coalescing, "WAITING_MAX", 5)
     server = Server()
     coalescer = Coalescer(server, items_max=1, bytes_max=1_000)
     calls = [asyncio.create_task(coalescer.put(number, 1, WAIT_S)) for number in range(20)]
@@ -212,11 +212,11 @@ async def test_a_group_without_answers_holds_up_no_other_and_none_shares_a_reque
     assert all(len({number % 10 for number in request}) == 1 for request in shards.requests)
     shards.gates[7].set()
     assert await asyncio.gather(*held) == [number * 2 for number in range(7, 1_007, 10)]
-    assert not coalescer._groups
+    assert coalescer.is_idle
 
 
 async def test_requests_that_are_late_are_passed_by_others_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coalescing, "_LATE_S", 0.001)
+    monkeypatch.setattr(coalescing, "LATE_S", 0.001)
     server = Server()
     coalescer = Coalescer(server, items_max=1, bytes_max=1_000)
     calls = [asyncio.create_task(coalescer.put(number, 1, WAIT_S)) for number in range(20)]

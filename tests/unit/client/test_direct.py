@@ -3,12 +3,10 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from holdfast.client import (
     Accepted,
@@ -34,7 +32,8 @@ from holdfast.client import (
 )
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer, not_leader
+from holdfast.transport.grpc_channels import GrpcChannels
+from tests.unit.client.scripted_server import LOST, Hang, Refusal, ScriptedServer, not_leader
 from tests.unit.client.scripted_shards import (
     SHARDS,
     Cluster,
@@ -46,14 +45,7 @@ from tests.unit.client.scripted_shards import (
 )
 
 Code = grpc.StatusCode
-LOST = Refusal(Code.UNAVAILABLE)
 AT_0, AT_1 = queue_at(0), queue_at(1)
-
-
-@pytest_asyncio.fixture
-async def client(cluster: Cluster) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(cluster.router.address, direct=True) as client:
-        yield client
 
 
 def dead_address() -> str:
@@ -66,26 +58,26 @@ def dead_address() -> str:
 
 
 async def test_tasks_go_to_the_homes_of_their_queues_and_come_back_in_order(
-    cluster: Cluster, client: AsyncClient
+    cluster: Cluster, direct: AsyncClient
 ) -> None:
     cluster.both("Enqueue", accept)
     tasks = [NewTask(queue, f"t{n}") for n, queue in enumerate([AT_1, AT_0, AT_1, AT_0, AT_0])]
-    outcomes = await client.enqueue_many(tasks)
+    outcomes = await direct.enqueue_many(tasks)
     assert outcomes == [Accepted(item) for item in ("1:t0", "0:t1", "1:t2", "0:t3", "0:t4")]
     assert cluster.sent("Enqueue") == [0, 1, 1]
     assert cluster.shards_named("Enqueue") == [["0"], ["1"]]
-    await client.enqueue(NewTask(AT_1, "t5"))
+    await direct.enqueue(NewTask(AT_1, "t5"))
     assert cluster.sent("GetTopology") == [1, 0, 0], "what is known is not asked for again"
 
 
 async def test_own_ids_go_home_and_automatic_keys_over_the_set_that_they_name(
-    cluster: Cluster, client: AsyncClient
+    cluster: Cluster, direct: AsyncClient
 ) -> None:
     cluster.routes[AT_0] = spread(AT_0, 3, [1])
     cluster.both("Enqueue", accept)
-    outcomes = await client.enqueue_many([NewTask(AT_0, "own", request_id="r-1"), NewTask(AT_0, "none", request_id="")])
+    outcomes = await direct.enqueue_many([NewTask(AT_0, "own", request_id="r-1"), NewTask(AT_0, "none", request_id="")])
     assert outcomes == [Accepted("0:own"), Accepted("1:none")]
-    assert (await client.enqueue(NewTask(AT_0, "automatic"))).task_id == "1:automatic"
+    assert (await direct.enqueue(NewTask(AT_0, "automatic"))).task_id == "1:automatic"
     assert cluster.leaders[1].requests["Enqueue"][-1].tasks[0].request_id.startswith("~3.")
 
 
@@ -108,7 +100,7 @@ def _stale(items: int) -> list[pb.Rejection]:
     ]
 
 
-async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, client: AsyncClient) -> None:
+async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, direct: AsyncClient) -> None:
     def ack(shard: int) -> Any:
         def answer(request: pb.AckRequest) -> pb.AckResponse:
             if shard == 0:
@@ -120,7 +112,7 @@ async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, 
 
     cluster.both("Ack", ack)
     refs = [ClaimRef(task_id(1, 1), 11 << 64), ClaimRef(task_id(0, 2), 12 << 64), ClaimRef(task_id(1, 3), 13 << 64)]
-    first, second, third = await client.ack_many([refs[0], Ack(refs[1], b"result"), refs[2]])
+    first, second, third = await direct.ack_many([refs[0], Ack(refs[1], b"result"), refs[2]])
     assert isinstance(first, StaleToken)
     assert isinstance(third, StaleToken)
     assert not isinstance(second, Rejected)
@@ -136,7 +128,7 @@ async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, 
     assert at_0.items[0].result == b"result"
 
 
-async def test_each_part_of_an_extension_is_counted_from_its_own_sending(cluster: Cluster, client: AsyncClient) -> None:
+async def test_each_part_of_an_extension_is_counted_from_its_own_sending(cluster: Cluster, direct: AsyncClient) -> None:
     """One leader takes long to say that another one leads: what the shard gives then is counted from there."""
     pause_s = 0.3
     moved_s = 0.0
@@ -151,14 +143,14 @@ async def test_each_part_of_an_extension_is_counted_from_its_own_sending(cluster
     cluster.leaders[0].on("Extend", answer)
     cluster.leaders[1].on("Extend", late, answer)
     began_s = time.monotonic()
-    first, second = await client.extend_many([Extension(ClaimRef(task_id(shard), 1), 5_000) for shard in (0, 1)])
+    first, second = await direct.extend_many([Extension(ClaimRef(task_id(shard), 1), 5_000) for shard in (0, 1)])
     assert isinstance(first, Extended)
     assert isinstance(second, Extended)
     assert began_s <= first.lease_ends_s - 5.1 <= moved_s
     assert moved_s - 0.001 <= second.lease_ends_s - 5.1 <= time.monotonic()
 
 
-async def test_every_call_on_tasks_goes_by_their_ids(cluster: Cluster, client: AsyncClient) -> None:
+async def test_every_call_on_tasks_goes_by_their_ids(cluster: Cluster, direct: AsyncClient) -> None:
     states = (pb.TASK_STATE_READY, pb.TASK_STATE_DEAD)
 
     def script(leader: ScriptedServer, state: pb.TaskState) -> None:
@@ -177,20 +169,20 @@ async def test_every_call_on_tasks_goes_by_their_ids(cluster: Cluster, client: A
     ids = [task_id(1), task_id(0)]
     refs = [ClaimRef(item, 1) for item in ids]
     wanted = [TaskState.DEAD, TaskState.READY]
-    assert [getattr(item, "state", None) for item in await client.fail_many(list(map(Failure, refs)))] == wanted
-    assert [getattr(item, "state", None) for item in await client.release_many(refs)] == wanted
-    assert [getattr(item, "state", None) for item in await client.cancel_many(ids)] == wanted
-    extended = await client.extend_many([Extension(ref, 1_000) for ref in refs])
+    assert [getattr(item, "state", None) for item in await direct.fail_many(list(map(Failure, refs)))] == wanted
+    assert [getattr(item, "state", None) for item in await direct.release_many(refs)] == wanted
+    assert [getattr(item, "state", None) for item in await direct.cancel_many(ids)] == wanted
+    extended = await direct.extend_many([Extension(ref, 1_000) for ref in refs])
     assert [getattr(item, "lease_ms", None) for item in extended] == [states[1], states[0]]
-    assert [(await client.get_task(item)).state for item in ids] == wanted
-    assert (await client.get_dead_letter(ids[0])).state is TaskState.DEAD
-    assert len(await client.retry_dead_letters(ids)) == 2
-    assert len(await client.discard_dead_letters(ids)) == 2
+    assert [(await direct.get_task(item)).state for item in ids] == wanted
+    assert (await direct.get_dead_letter(ids[0])).state is TaskState.DEAD
+    assert len(await direct.retry_dead_letters(ids)) == 2
+    assert len(await direct.discard_dead_letters(ids)) == 2
     for method in ("Fail", "Extend", "Release", "Cancel", "RetryDeadLetters", "DiscardDeadLetters"):
         assert cluster.sent(method) == [0, 1, 1], method
 
 
-async def test_waiting_for_tasks_of_several_shards(cluster: Cluster, client: AsyncClient) -> None:
+async def test_waiting_for_tasks_of_several_shards(cluster: Cluster, direct: AsyncClient) -> None:
     def finished(shard: int) -> Any:
         def answer(request: pb.WaitTasksRequest) -> pb.WaitTasksResponse:
             tasks = [pb.TaskInfo(task_id=item, state=pb.TASK_STATE_SUCCEEDED) for item in request.task_ids]
@@ -200,23 +192,23 @@ async def test_waiting_for_tasks_of_several_shards(cluster: Cluster, client: Asy
 
     cluster.both("WaitTasks", finished)
     ids = [task_id(1, 1), task_id(0, 2), task_id(1, 3)]
-    tasks = await client.wait_tasks(ids, timeout_s=5)
+    tasks = await direct.wait_tasks(ids, timeout_s=5)
     assert [task.task_id for task in tasks if not isinstance(task, Rejected)] == ids
     assert cluster.sent("WaitTasks") == [0, 1, 1]
 
 
-async def test_an_id_that_no_shard_made_is_answered_by_some_broker(cluster: Cluster, client: AsyncClient) -> None:
+async def test_an_id_that_no_shard_made_is_answered_by_some_broker(cluster: Cluster, direct: AsyncClient) -> None:
     missing = Refusal(Code.NOT_FOUND, "TASK_NOT_FOUND")
     cluster.leaders[0].on("GetTask", missing)
     for wrong in ("not-an-id", "", task_id(SHARDS + 5)):
         with pytest.raises(NotFound):
-            await client.get_task(wrong)
+            await direct.get_task(wrong)
     assert cluster.sent("GetTask") == [0, 3, 0]
 
 
-async def test_a_queue_with_a_bad_name_spoils_no_other(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_queue_with_a_bad_name_spoils_no_other(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.both("Enqueue", accept)
-    await client.enqueue_many([NewTask("no such name!", "t"), NewTask(AT_0, "t")])
+    await direct.enqueue_many([NewTask("no such name!", "t"), NewTask(AT_0, "t")])
     [asked] = cluster.router.requests["GetTopology"]
     assert list(asked.queues) == [AT_0], "a server would refuse the whole question"
 
@@ -224,7 +216,7 @@ async def test_a_queue_with_a_bad_name_spoils_no_other(cluster: Cluster, client:
 # ------------------------------------------------------------------------------------------- queues on many shards
 
 
-async def test_numbers_of_a_queue_are_added_up(cluster: Cluster, client: AsyncClient) -> None:
+async def test_numbers_of_a_queue_are_added_up(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.routes[AT_0] = spread(AT_0)
 
     def stats(shard: int) -> Any:
@@ -241,76 +233,25 @@ async def test_numbers_of_a_queue_are_added_up(cluster: Cluster, client: AsyncCl
         return answer
 
     cluster.both("QueueStats", stats)
-    both, one, nowhere = await client.queue_stats_many([AT_0, AT_1, "nowhere"])
+    both, one, nowhere = await direct.queue_stats_many([AT_0, AT_1, "nowhere"])
     assert not isinstance(both, Rejected)
     assert (both.ready, both.oldest_ready_age_ms) == (3, 100)
     assert not isinstance(one, Rejected)
     assert one.ready == 2
     assert isinstance(nowhere, NotFound)
-    assert (await client.queue_stats(AT_0)).ready == 1, "a queue need not have been used on each of its shards"
-
-
-async def test_dead_letters_come_from_one_shard_after_the_other(cluster: Cluster, client: AsyncClient) -> None:
-    cluster.routes[AT_1] = spread(AT_1)
-
-    def dead(shard: int) -> Any:
-        def answer(request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
-            first = int(request.page_token or 0)
-            numbers = range(first, min(3, first + request.page_size))
-            tasks = [pb.TaskInfo(task_id=f"{shard}:{number}") for number in numbers]
-            more = str(numbers[-1] + 1) if numbers[-1] < 2 else ""
-            return pb.ListDeadLettersResponse(tasks=tasks, next_page_token=more)
-
-        return answer
-
-    cluster.both("ListDeadLetters", dead)
-    pages: list[list[str]] = []
-    token = ""
-    while not pages or token:
-        page = await client.list_dead_letters(AT_1, page_size=2, page_token=token)
-        pages.append([task.task_id for task in page.tasks])
-        token = page.next_page_token
-    # The home first, as a router does it, with tokens that a router understands.
-    assert pages == [["1:0", "1:1"], ["1:2", "0:0"], ["0:1", "0:2"]]
-    assert (await client.list_dead_letters(AT_1, page_size=2)).next_page_token == "1.2"
-
-
-async def test_all_queues_are_listed_by_name_in_whole_pages(cluster: Cluster, client: AsyncClient) -> None:
-    names = {0: ["a", "c", "d", "f"], 1: ["b", "c", "e"]}
-
-    def queues(shard: int) -> Any:
-        def answer(request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
-            after = [name for name in names[shard] if name > request.page_token]
-            some = after[: request.page_size]
-            token = some[-1] if len(after) > len(some) else ""
-            return pb.ListQueuesResponse(
-                queues=[pb.QueueCounts(queue=item, ready=1) for item in some], next_page_token=token
-            )
-
-        return answer
-
-    cluster.both("ListQueues", queues)
-    found, token = [], ""
-    while True:
-        page = await client.list_queues(page_size=2, page_token=token)
-        assert len(page.queues) <= 2
-        found += [(queue.queue, queue.ready) for queue in page.queues]
-        token = page.next_page_token
-        if not token:
-            break
-    assert found == [("a", 1), ("b", 1), ("c", 2), ("d", 1), ("e", 1), ("f", 1)]
+    assert (await direct.queue_stats(AT_0)).ready == 1, "a queue need not have been used on each of its shards"
 
 
 ONE_WORKER = queues_pb2.ListWorkersResponse(workers=[queues_pb2.WorkerInfo(worker="a", claims=1)])
 ONE_QUEUE = pb.ListQueuesResponse(queues=[pb.QueueCounts(queue="a", ready=1)])
 
 
-async def pages_of(client: AsyncClient, method: str, *, partial: bool) -> tuple[list[tuple[str, int]], tuple[int, ...]]:
+async def pages_of(direct: AsyncClient, method: str, *, partial: bool) -> tuple[list[tuple[str, int]], tuple[int, ...]]:
     """What is told, and which shards are missing in it."""
     if method == "ListQueues":
-        queues = await client.list_queues(partial=partial)
+        queues = await direct.list_queues(partial=partial)
         return [(queue.queue, queue.ready) for queue in queues.queues], queues.missing_shards
-    workers = await client.list_workers(partial=partial)
+    workers = await direct.list_workers(partial=partial)
     return [(worker.worker, worker.claims) for worker in workers.workers], workers.missing_shards
 
 
@@ -351,20 +292,20 @@ async def test_a_list_of_tasks_passes_over_a_shard_if_that_is_wanted(cluster: Cl
 # ------------------------------------------------------------------------------------------------- parts that fail
 
 
-async def test_what_one_shard_refuses_does_not_hide_what_another_did(cluster: Cluster, client: AsyncClient) -> None:
+async def test_what_one_shard_refuses_does_not_hide_what_another_did(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.leaders[0].on("Enqueue", accept(0))
     cluster.leaders[1].on("Enqueue", Refusal(Code.UNAVAILABLE, "DISK_LOW", "The disk is full.", 500))
-    first, second, third = await client.enqueue_many([NewTask(AT_1, "a"), NewTask(AT_0, "b"), NewTask(AT_1, "c")])
+    first, second, third = await direct.enqueue_many([NewTask(AT_1, "a"), NewTask(AT_0, "b"), NewTask(AT_1, "c")])
     assert second == Accepted("0:b")
     for refused in (first, third):
         assert isinstance(refused, Unavailable)
         assert (refused.reason, refused.retry_after_ms) == ("DISK_LOW", 500)
 
 
-async def test_what_all_shards_refuse_alike_is_raised(cluster: Cluster, client: AsyncClient) -> None:
+async def test_what_all_shards_refuse_alike_is_raised(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.both("Enqueue", lambda shard: lambda request: Refusal(Code.UNAVAILABLE, "DISK_LOW"))
     with pytest.raises(Unavailable, match="DISK_LOW"):
-        await client.enqueue_many([NewTask(AT_1, "a"), NewTask(AT_0, "b")])
+        await direct.enqueue_many([NewTask(AT_1, "a"), NewTask(AT_0, "b")])
 
 
 async def test_an_unknown_outcome_of_one_part_is_not_hidden_by_the_refusal_of_another(cluster: Cluster) -> None:
@@ -379,43 +320,43 @@ async def test_an_unknown_outcome_of_one_part_is_not_hidden_by_the_refusal_of_an
 
 
 async def test_a_bad_request_is_raised_with_the_place_that_the_caller_knows(
-    cluster: Cluster, client: AsyncClient
+    cluster: Cluster, direct: AsyncClient
 ) -> None:
     cluster.leaders[1].on("Enqueue", accept(1))
     bad = Refusal(
         Code.INVALID_ARGUMENT, "INVALID_FIELD", "Expected tasks[1].type.", metadata={"field": "tasks[1].type"}
     )
     cluster.leaders[0].on("Enqueue", bad)
-    outcomes = await client.enqueue_many([NewTask(AT_0, "a"), NewTask(AT_1, "b"), NewTask(AT_0, "c")])
+    outcomes = await direct.enqueue_many([NewTask(AT_0, "a"), NewTask(AT_1, "b"), NewTask(AT_0, "c")])
     assert outcomes[1] == Accepted("1:b")
     assert isinstance(outcomes[0], InvalidArgument)
     assert outcomes[0].field == "tasks[2].type"
 
 
-async def test_answers_with_too_few_outcomes_are_named(cluster: Cluster, client: AsyncClient) -> None:
+async def test_answers_with_too_few_outcomes_are_named(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.both("Cancel", lambda shard: lambda request: pb.CancelResponse())
     with pytest.raises(Exception, match="0 outcomes for 1 items"):
-        await client.cancel_many([task_id(0), task_id(1)])
+        await direct.cancel_many([task_id(0), task_id(1)])
 
 
 # -------------------------------------------------------------------------------------------- leaders that moved
 
 
-async def test_a_redirect_is_followed_and_remembered(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_redirect_is_followed_and_remembered(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.map_leaders[1] = cluster.leaders[0].address
     cluster.leaders[0].on("Enqueue", not_leader(cluster.leaders[1].address, 5))
     cluster.leaders[1].on("Enqueue", accept(1))
     for _ in range(3):
-        assert (await client.enqueue(NewTask(AT_1, "t", request_id=""))).task_id == "1:t"
+        assert (await direct.enqueue(NewTask(AT_1, "t", request_id=""))).task_id == "1:t"
     assert cluster.sent("Enqueue") == [0, 1, 3]
     first, *_ = cluster.leaders[1].metadata["Enqueue"]
     assert first == {"holdfast-shard": "1"}
 
 
-async def test_a_leader_that_lost_its_replica_sends_the_call_elsewhere(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_leader_that_lost_its_replica_sends_the_call_elsewhere(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.leaders[1].on("Enqueue", Refusal(Code.NOT_FOUND, "SHARD_NOT_FOUND"))
     cluster.router.on("Enqueue", accept(7))
-    assert (await client.enqueue(NewTask(AT_1, "t", request_id=""))).task_id == "7:t"
+    assert (await direct.enqueue(NewTask(AT_1, "t", request_id=""))).task_id == "7:t"
 
 
 @pytest.mark.parametrize("retry", [True, False])
@@ -432,22 +373,22 @@ async def test_a_leader_that_is_gone_leaves_its_calls_to_the_router(cluster: Clu
 
 
 async def test_direct_is_tried_again_after_a_while(
-    cluster: Cluster, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, direct: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.client._leaders.DIRECT_SUSPECT_S", 0.0)
     monkeypatch.setattr(_topology, "REFRESH_S", 0.0)
     cluster.map_leaders[1] = dead_address()
     cluster.router.on("Enqueue", accept(7))
     cluster.leaders[1].on("Enqueue", accept(1))
-    assert (await client.enqueue(NewTask(AT_1, "t"))).task_id == "7:t"
+    assert (await direct.enqueue(NewTask(AT_1, "t"))).task_id == "7:t"
     del cluster.map_leaders[1]
     cluster.revision += 1
     async with asyncio.timeout(10):
-        while (await client.enqueue(NewTask(AT_1, "t"))).task_id != "1:t":
+        while (await direct.enqueue(NewTask(AT_1, "t"))).task_id != "1:t":
             await asyncio.sleep(0.01)
 
 
-async def test_a_leader_behind_a_wall_costs_little_time(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_leader_behind_a_wall_costs_little_time(cluster: Cluster, direct: AsyncClient) -> None:
     """Its connection is not refused, but nobody speaks there either."""
     cluster.router.on("Enqueue", accept(7))
     with socket.socket() as wall:
@@ -455,7 +396,7 @@ async def test_a_leader_behind_a_wall_costs_little_time(cluster: Cluster, client
         wall.listen(0)
         cluster.map_leaders[1] = f"127.0.0.1:{wall.getsockname()[1]}"
         async with asyncio.timeout(5):
-            assert (await client.enqueue(NewTask(AT_1, "t", request_id=""))).task_id == "7:t"
+            assert (await direct.enqueue(NewTask(AT_1, "t", request_id=""))).task_id == "7:t"
 
 
 async def test_brokers_alone_are_enough(cluster: Cluster) -> None:
@@ -520,27 +461,28 @@ async def test_without_direct_nothing_is_asked_and_no_shard_is_named(cluster: Cl
 
 async def test_closing_ends_calls_to_leaders(cluster: Cluster) -> None:
     hang = Hang()
+    cluster.leaders[0].on("Enqueue", accept(0))
     cluster.leaders[1].on("Enqueue", hang)
     client = AsyncClient(cluster.router.address, direct=True)
     call = asyncio.create_task(client.enqueue_many([NewTask(AT_1, "t"), NewTask(AT_0, "t")]))
     await asyncio.to_thread(hang.arrived.wait, 10)
+    async with asyncio.timeout(10):
+        while cluster.sent("Enqueue") != [0, 1, 1]:
+            await asyncio.sleep(0.005)
     await client.close()
     with pytest.raises(ClientClosed):
         await call
 
 
-async def test_closing_while_a_connection_is_being_made(cluster: Cluster) -> None:
+async def test_closing_while_a_connection_is_being_made(channels: list[GrpcChannels], cluster: Cluster) -> None:
     with socket.socket() as wall:
         wall.bind(("127.0.0.1", 0))
         wall.listen(0)
         cluster.map_leaders[1] = f"127.0.0.1:{wall.getsockname()[1]}"
         client = AsyncClient(cluster.router.address, direct=True)
         call = asyncio.create_task(client.enqueue_many([NewTask(AT_1, "t")]))
-        channels: Any = client._connection._channels
         async with asyncio.timeout(5):
-            while not channels.calls_under_way:
-                await asyncio.sleep(0.001)
-            while cluster.map_leaders[1] not in channels:
+            while not channels[0].calls_under_way or cluster.map_leaders[1] not in channels[0]:
                 await asyncio.sleep(0.001)
         await client.close()
         with pytest.raises(ClientClosed):

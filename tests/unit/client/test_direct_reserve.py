@@ -4,12 +4,11 @@ import asyncio
 import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from holdfast.client import (
     AsyncClient,
@@ -23,9 +22,11 @@ from holdfast.client import (
     WorkerAtLimit,
     _direct_reserve,
 )
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.patience import HASTY_S_MIN
+from holdfast.transport.grpc_channels import GrpcChannels
 from tests.stalls import stalls
 from tests.unit.client.scripted_server import Answer, Hang, Refusal, ack_all
 from tests.unit.client.scripted_shards import SHARDS, Cluster, queue_at, spread, task_id, two_shards
@@ -44,12 +45,6 @@ def cluster() -> Iterator[Cluster]:
     with two_shards() as cluster:
         cluster.routes[AT_0] = spread(AT_0)
         yield cluster
-
-
-@pytest_asyncio.fixture
-async def client(cluster: Cluster) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(cluster.router.address, direct=True) as client:
-        yield client
 
 
 def claims(shard: int, *numbers: int) -> pb.ReserveResponse:
@@ -98,9 +93,9 @@ def fake_shards(cluster: Cluster, *numbers: tuple[int, ...]) -> list[FakeShard]:
     return made
 
 
-async def test_a_queue_on_one_shard_waits_at_its_leader(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_queue_on_one_shard_waits_at_its_leader(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.leaders[1].on("Reserve", claims(1, 5))
-    [task] = await client.reserve([AT_1], wait_ms=4_000)
+    [task] = await direct.reserve([AT_1], wait_ms=4_000)
     assert task.task_id == task_id(1, 5)
     assert cluster.leaders[1].requests["Reserve"][0].wait_ms == 4_000
     assert cluster.sent("Reserve") == [0, 0, 1]
@@ -109,10 +104,10 @@ async def test_a_queue_on_one_shard_waits_at_its_leader(cluster: Cluster, client
 
 
 async def test_a_long_wait_looks_at_the_routes_again(
-    cluster: Cluster, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, direct: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is spread while its worker waits at its home."""
-    monkeypatch.setattr(_direct_reserve, "_POLL_S", 0.05)
+    monkeypatch.setattr(_direct_reserve, "POLL_S", 0.05)
     monkeypatch.setattr("holdfast.client._topology.REFRESH_S", 0.0)
     fake_shards(cluster, (), (7,))
     asked = 0
@@ -127,34 +122,25 @@ async def test_a_long_wait_looks_at_the_routes_again(
 
     other = next(name for name in (f"o{n}" for n in range(100)) if home_shard(name, SHARDS) == 0)
     cluster.leaders[0].instead("Reserve", wait)
-    [task] = await client.reserve([other], wait_ms=10_000)
+    [task] = await direct.reserve([other], wait_ms=10_000)
     assert task.task_id == task_id(1, 7)
     assert {request.wait_ms for request in cluster.leaders[0].requests["Reserve"]} <= {0, 50}
 
 
 @pytest.mark.parametrize("full", [0, 1])
 async def test_tasks_are_found_wherever_they_are_without_a_wait(
-    cluster: Cluster, client: AsyncClient, full: int
+    cluster: Cluster, direct: AsyncClient, full: int
 ) -> None:
     fake_shards(cluster, *((1, 2, 3) if shard == full else () for shard in (0, 1)))
     for _ in range(3):  # whichever shard is the first to be tried
-        [task] = await client.reserve([AT_0])
+        [task] = await direct.reserve([AT_0])
         assert task.task_id.startswith(task_id(full)[:18])
-    assert await client.reserve([AT_0]) == []
+    assert await direct.reserve([AT_0]) == []
 
 
-async def test_shards_take_turns(cluster: Cluster, client: AsyncClient) -> None:
-    fake_shards(cluster, tuple(range(1, 50)), tuple(range(1, 50)))
-    for _ in range(20):
-        await client.reserve([AT_0])
-    _, first, second = cluster.sent("Reserve")
-    assert first > 2
-    assert second > 2
-
-
-async def test_a_lease_is_counted_from_the_claim_after_the_wait(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_lease_is_counted_from_the_claim_after_the_wait(cluster: Cluster, direct: AsyncClient) -> None:
     _, second = fake_shards(cluster, (), ())
-    call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000))
+    call = asyncio.create_task(direct.reserve([AT_0], wait_ms=20_000))
     async with asyncio.timeout(5):
         while cluster.sent("AwaitTasks") != [0, 1, 1]:
             await asyncio.sleep(0.005)
@@ -164,9 +150,9 @@ async def test_a_lease_is_counted_from_the_claim_after_the_wait(cluster: Cluster
     assert ready_s <= task.lease_ends_s - 30 <= time.monotonic()
 
 
-async def test_a_wait_ends_when_any_shard_has_a_task(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_wait_ends_when_any_shard_has_a_task(cluster: Cluster, direct: AsyncClient) -> None:
     _, second = fake_shards(cluster, (), ())
-    call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000, claim_request_id="mine", worker="w"))
+    call = asyncio.create_task(direct.reserve([AT_0], wait_ms=20_000, claim_request_id="mine", worker="w"))
     async with asyncio.timeout(5):
         while cluster.sent("AwaitTasks") != [0, 1, 1]:
             await asyncio.sleep(0.005)
@@ -179,22 +165,20 @@ async def test_a_wait_ends_when_any_shard_has_a_task(cluster: Cluster, client: A
     assert cluster.leaders[1].requests["Reserve"][-1].wait_ms == 0
 
 
-async def test_somebody_faster_does_not_end_the_wait(cluster: Cluster, client: AsyncClient) -> None:
-    for leader in cluster.leaders:
-        leader.on("Reserve", EMPTY)
-        leader.on("AwaitTasks", NOTHING)
+async def test_somebody_faster_does_not_end_the_wait(cluster: Cluster, direct: AsyncClient) -> None:
+    cluster.on_leaders(Reserve=EMPTY, AwaitTasks=NOTHING)
     cluster.leaders[1].instead("AwaitTasks", READY)
     cluster.leaders[1].instead("Reserve", EMPTY, EMPTY, EMPTY, claims(1, 4))
-    [task] = await client.reserve([AT_0], wait_ms=5_000)
+    [task] = await direct.reserve([AT_0], wait_ms=5_000)
     assert task.task_id == task_id(1, 4)
 
 
-async def test_each_shard_is_asked_for_its_own_queues_with_their_limits(cluster: Cluster, client: AsyncClient) -> None:
+async def test_each_shard_is_asked_for_its_own_queues_with_their_limits(cluster: Cluster, direct: AsyncClient) -> None:
     fake_shards(cluster, (), ())
     calls = 8  # each with another id, which decides where shards begin that are equal
     for _ in range(calls):
         limits, leases = {AT_0: 2}, {"slow": 60_000}
-        assert await client.reserve([AT_1, AT_0], max_tasks=5, max_tasks_by_queue=limits, lease_ms_by_type=leases) == []
+        assert await direct.reserve([AT_1, AT_0], max_tasks=5, max_tasks_by_queue=limits, lease_ms_by_type=leases) == []
     asked = [[list(request.queues) for request in leader.requests["AwaitTasks"]] for leader in cluster.leaders]
     assert asked == [[[AT_0]] * calls, []], "a shard that was tried has said that there is nothing"
     assert cluster.sent("Reserve") == [0, 0, calls], "where the first queue is, is tried first"
@@ -204,23 +188,22 @@ async def test_each_shard_is_asked_for_its_own_queues_with_their_limits(cluster:
         assert dict(tried.type_lease_ms) == {"slow": 60_000}
 
 
-async def test_a_repeated_reserve_takes_what_its_first_attempt_claimed(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_repeated_reserve_takes_what_its_first_attempt_claimed(cluster: Cluster, direct: AsyncClient) -> None:
     """Whatever else there is: the shard that holds claims of the request is the one, also if it is the last to say."""
     hangs = [Hang(), Hang()]
     for leader, hang in zip(cluster.leaders, hangs, strict=True):
         leader.on("Reserve", EMPTY)
         leader.on("AwaitTasks", hang)
-    first = asyncio.create_task(client.reserve([AT_0], claim_request_id="mine", wait_ms=20_000))
+    first = asyncio.create_task(direct.reserve([AT_0], claim_request_id="mine", wait_ms=20_000))
     for hang in hangs:
         await asyncio.to_thread(hang.arrived.wait, 10)
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
+    await end_tasks([first])
 
     answers: list[Answer] = [READY, slowly_held]
     for shard, (leader, answer) in enumerate(zip(cluster.leaders, answers, strict=True)):
         leader.instead("Reserve", claims(shard, 2))
         leader.instead("AwaitTasks", answer)
-    [task] = await client.reserve([AT_0], claim_request_id="mine")
+    [task] = await direct.reserve([AT_0], claim_request_id="mine")
     assert task.task_id == task_id(1, 2)
     assert cluster.leaders[1].metadata["Reserve"][-1] == {"holdfast-shard": "1", "holdfast-attempt": "2"}
 
@@ -259,17 +242,6 @@ async def test_an_answer_that_is_lost_where_there_was_something_ends_the_round(c
         [task] = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(0))
     assert task.task_id == task_id(0, 3)
     assert cluster.sent("Reserve") == [0, 3, 0]
-
-
-async def test_claims_that_a_shard_holds_but_does_not_give_are_not_replaced_by_others(cluster: Cluster) -> None:
-    cluster.leaders[1].on("Reserve", BROKEN, Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED"), claims(1, 2))
-    cluster.leaders[1].on("AwaitTasks", slowly_held)
-    cluster.leaders[0].on("Reserve", claims(0, 1))
-    cluster.leaders[0].on("AwaitTasks", READY)
-    async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
-        [task] = await client.reserve([AT_0], wait_ms=5_000, claim_request_id=claim_id(1))
-    assert task.task_id == task_id(1, 2)
-    assert cluster.sent("Reserve") == [0, 0, 3]
 
 
 @pytest.mark.parametrize("request_id", [claim_id(1), ""])
@@ -392,13 +364,13 @@ async def test_a_claim_that_is_settled_later_goes_on_and_is_not_made_in_vain(clu
         assert await asyncio.to_thread(answered.wait, 10), "it was not cancelled"
 
 
-async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Cluster, direct: AsyncClient) -> None:
     fake_shards(cluster, (), ())
     cluster.leaders[1].stop()
     behind = FakeShard(1, 8)
     cluster.router.on("Reserve", behind.reserve)
     cluster.router.on("AwaitTasks", behind.wait)
-    [task] = await client.reserve([AT_0], wait_ms=20_000)
+    [task] = await direct.reserve([AT_0], wait_ms=20_000)
     assert task.task_id == task_id(1, 8)
     assert {request["holdfast-shard"] for request in cluster.router.metadata["Reserve"]} == {"1"}
 
@@ -411,44 +383,41 @@ async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Clus
     ],
 )
 async def test_what_all_shards_refuse_is_raised_at_once(
-    cluster: Cluster, client: AsyncClient, refusal: Refusal, error: type[Exception]
+    cluster: Cluster, direct: AsyncClient, refusal: Refusal, error: type[Exception]
 ) -> None:
-    for leader in cluster.leaders:
-        leader.on("Reserve", refusal)
-        leader.on("AwaitTasks", refusal)
+    cluster.on_leaders(Reserve=refusal, AwaitTasks=refusal)
     async with asyncio.timeout(15):
         with pytest.raises(error):
-            await client.reserve([AT_0], wait_ms=20_000)
+            await direct.reserve([AT_0], wait_ms=20_000)
 
 
 async def test_tasks_that_nobody_lets_us_have_are_an_error(cluster: Cluster) -> None:
-    for leader in cluster.leaders:
-        leader.on("Reserve", Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED"))
-        leader.on("AwaitTasks", READY)
+    cluster.on_leaders(Reserve=Refusal(Code.RESOURCE_EXHAUSTED, "OVERLOADED"), AwaitTasks=READY)
     async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
         with pytest.raises(Overloaded):
             await client.reserve([AT_0])
 
 
-async def test_no_queue_at_all_is_for_the_server_to_refuse(cluster: Cluster, client: AsyncClient) -> None:
+async def test_no_queue_at_all_is_for_the_server_to_refuse(cluster: Cluster, direct: AsyncClient) -> None:
     cluster.leaders[0].on("Reserve", Refusal(Code.INVALID_ARGUMENT, "MISSING_FIELD"))
     with pytest.raises(InvalidArgument):
-        await client.reserve([])
+        await direct.reserve([])
 
 
-async def test_a_cancelled_reserve_leaves_no_call_behind(cluster: Cluster, client: AsyncClient) -> None:
+async def test_a_cancelled_reserve_leaves_no_call_behind(
+    channels: list[GrpcChannels], cluster: Cluster, direct: AsyncClient
+) -> None:
     hangs = [Hang(), Hang()]
     for leader, hang in zip(cluster.leaders, hangs, strict=True):
         leader.on("Reserve", EMPTY)
         leader.on("AwaitTasks", hang)
-    call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000))
+    call = asyncio.create_task(direct.reserve([AT_0], wait_ms=20_000))
     for hang in hangs:
         await asyncio.to_thread(hang.arrived.wait, 10)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    channels: Any = client._connection._channels
-    assert not channels.calls_under_way
+    assert not channels[0].calls_under_way
 
 
 def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
@@ -484,14 +453,12 @@ def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("answer", [READY, NOTHING], ids=["ready", "not-waiting"])
 async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(
-    cluster: Cluster, client: AsyncClient, answer: pb.AwaitTasksResponse
+    cluster: Cluster, direct: AsyncClient, answer: pb.AwaitTasksResponse
 ) -> None:
     """A queue at its limit, or paused: its tasks are there, but cannot be claimed. Or servers that do not wait."""
-    for leader in cluster.leaders:
-        leader.on("Reserve", EMPTY)
-        leader.on("AwaitTasks", answer)
+    cluster.on_leaders(Reserve=EMPTY, AwaitTasks=answer)
     with stalls() as stalled:
-        assert await client.reserve([AT_0], wait_ms=600) == []
+        assert await direct.reserve([AT_0], wait_ms=600) == []
     # However fast they answer: the pauses double, and even at three quarters of their length ten of them are
     # longer than the wait.
     polls = max(cluster.sent("AwaitTasks"))

@@ -26,10 +26,9 @@ from holdfast.client import (
 )
 from holdfast.client.errors import rejected
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
+from tests.unit.client.scripted_server import LOST, Hang, Refusal, ScriptedServer
 
 Code = grpc.StatusCode
-LOST = Refusal(Code.UNAVAILABLE)
 UNKNOWN = Refusal(Code.UNAVAILABLE, "OUTCOME_UNKNOWN", "Nobody knows.", 1)
 FULL = Refusal(Code.RESOURCE_EXHAUSTED, "DISK_LOW", "The disk is nearly full.", 60_000)  # not repeated
 CALL_TASKS = 1_000
@@ -123,14 +122,9 @@ def test_arguments_that_cannot_be_sent_are_refused_in_their_place(server: Script
     def greet(name: str, mark: str = "!") -> None: ...
 
     arguments: list[object] = [
-        "Ada",
-        object(),
-        ("Grace", "?"),
-        ("a", "b", "c"),
-        {"name": "Eve"},
-        {"name": "X", "nom": "X"},
+        "Ada", object(), ("Grace", "?"), ("a", "b", "c"), {"name": "Eve"}, {"name": "X", "nom": "X"},
         {"name": float("nan")},
-    ]
+    ]  # fmt: skip
     outcomes = greet.enqueue_many(arguments)
     assert list(outcomes.refused) == [1, 3, 5, 6]
     assert {refusal.field for refusal in outcomes.refused.values()} == {f"tasks[{n}].arguments" for n in (1, 3, 5, 6)}

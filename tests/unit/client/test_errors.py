@@ -32,16 +32,14 @@ from holdfast.client import (
     WorkerAtLimit,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
+from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer, error_of
 
 Code = grpc.StatusCode
 
 
 async def failure_of(server: ScriptedServer, *, timeout_s: float = 5.0) -> HoldfastError:
     async with AsyncClient(server.address, timeout_s=timeout_s, retry=False) as client:
-        with pytest.raises(HoldfastError) as caught:
-            await client.get_task("id-1")
-        return caught.value
+        return await error_of(client.get_task("id-1"), HoldfastError)
 
 
 @pytest.mark.parametrize(
@@ -213,17 +211,10 @@ async def test_cancelling_the_caller_is_a_cancellation(server: ScriptedServer, c
 @pytest.mark.parametrize(
     "address",
     [
-        "",
-        "localhost",
-        "localhost:",
-        ":7400",
-        "localhost:0",
-        "localhost:70000",
-        "http://localhost:7400",
-        "a b:1",
+        "", "localhost", "localhost:", ":7400", "localhost:0", "localhost:70000", "http://localhost:7400", "a b:1",
         "::1:1",
     ],
-)
+)  # fmt: skip
 def test_an_address_that_cannot_be_meant_is_refused_at_once(address: str) -> None:
     with pytest.raises(InvalidAddress, match="host:port"):
         AsyncClient(address)

@@ -30,10 +30,10 @@ from holdfast.client import (
 from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.retries import HOPS_MAX
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer, not_leader
+from holdfast.transport.grpc_channels import GrpcChannels
+from tests.unit.client.scripted_server import LOST, Hang, Refusal, ScriptedServer, not_leader
 
 Code = grpc.StatusCode
-LOST = Refusal(Code.UNAVAILABLE)
 CLAIM = ClaimRef("id-1", 1)
 ACCEPTED = pb.EnqueueResponse(outcomes=[pb.EnqueueOutcome(accepted=pb.Accepted(task_id="id-1"))])
 FOUND = pb.GetTaskResponse(task=pb.TaskInfo(task_id="id-1", state=pb.TASK_STATE_READY))
@@ -207,7 +207,7 @@ async def test_a_leader_that_dies_is_followed_by_the_next(servers: Three) -> Non
         assert await call == Accepted("id-1")
 
 
-async def test_channels_to_leaders_that_are_long_gone_are_closed(servers: Three) -> None:
+async def test_channels_to_leaders_that_are_long_gone_are_closed(channels: list[GrpcChannels], servers: Three) -> None:
     a, _, _ = servers
     hints = [dead_address() for _ in range(2 * _leaders.HINTED_MAX)]
     a.on("GetTask", *(not_leader(hint, epoch) for epoch, hint in enumerate(hints, start=1)))
@@ -215,8 +215,8 @@ async def test_channels_to_leaders_that_are_long_gone_are_closed(servers: Three)
         for _ in hints:
             with pytest.raises((ConnectionFailed, Unavailable)):
                 await client.get_task("id-1")
-        assert 1 < len(client._connection._channels) <= 1 + _leaders.HINTED_MAX
-    assert not client._connection._channels
+        assert 1 < len(channels[0]) <= 1 + _leaders.HINTED_MAX
+    assert not channels[0]
 
 
 # ---------------------------------------------------------------------------------------------- silent servers

@@ -27,6 +27,7 @@ REFUSED = ConnectionFailed(A, "connection refused", sent=False)
 LOST = ConnectionFailed(A, "the connection was lost")
 SHUTTING_DOWN = Unavailable("Soon gone.", reason="SHUTTING_DOWN", retry_after_ms=1_000)
 NO_LEADER = Unavailable("Nobody leads.", reason="NOT_LEADER", retry_after_ms=100, metadata={"epoch": "1"})
+STALE_MAP = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
 UNKNOWN = OutcomeUnknown("Perhaps.", reason="OUTCOME_UNKNOWN", retry_after_ms=1_000)
 
 
@@ -177,6 +178,7 @@ def test_a_repeatable_call_goes_round_all_servers(error: HoldfastError) -> None:
         (SHUTTING_DOWN, True),
         (NO_LEADER, True),
         (leads(B, 1), True),
+        (STALE_MAP, True),
         (LOST, False),
         (UNKNOWN, False),
         (DeadlineExceeded(A, 1), False),
@@ -185,6 +187,7 @@ def test_a_repeatable_call_goes_round_all_servers(error: HoldfastError) -> None:
 def test_another_call_moves_on_only_if_nothing_was_done(error: HoldfastError, moves: bool) -> None:
     state = retries(repeatable=False)
     assert (state.after(error, 0) is not None) is moves
+    assert (state.address != A) is moves
 
 
 def test_the_next_call_begins_elsewhere_although_this_one_ends() -> None:
@@ -289,7 +292,9 @@ def test_no_leader_is_said_with_an_unknown_outcome_as_well() -> None:
 
 
 @pytest.mark.parametrize("unknown", [LOST, UNKNOWN, DeadlineExceeded(A, 1)])
-@pytest.mark.parametrize("last", [NO_LEADER, SHUTTING_DOWN, REFUSED, Overloaded("Full.", reason="OVERLOADED")])
+@pytest.mark.parametrize(
+    "last", [NO_LEADER, SHUTTING_DOWN, REFUSED, STALE_MAP, Overloaded("Full.", reason="OVERLOADED")]
+)
 def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_have_taken_effect(
     unknown: HoldfastError, last: HoldfastError
 ) -> None:
@@ -298,6 +303,13 @@ def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_have_taken_effect(
     state.after(unknown, 0)
     state.after(last, 0)
     assert type(state.last_word(last)) is type(unknown)
+
+
+def test_a_map_that_is_behind_is_told_as_such() -> None:
+    state = retries(leaders=ListedLeader([A, B]), repeatable=False)
+    state.after(STALE_MAP, 0)
+    reported = state.last_word(STALE_MAP)
+    assert (type(reported), getattr(reported, "reason", "")) == (Unavailable, "STALE_MAP")
 
 
 def test_one_server_has_the_last_word_unchanged() -> None:

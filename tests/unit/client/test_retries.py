@@ -23,11 +23,10 @@ from holdfast.client import (
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import parse_automatic_key
-from tests.unit.client.scripted_server import Answer, Hang, Refusal, ScriptedServer
+from tests.unit.client.scripted_server import LOST, Answer, Hang, Refusal, ScriptedServer
 from tests.unit.client.scripted_shards import MetadataServer
 
 Code = grpc.StatusCode
-LOST = Refusal(Code.UNAVAILABLE)
 CLAIM = ClaimRef("id-1", 1)
 TASK = NewTask("q", "t", request_id="")
 TASK_WITH_ID = NewTask("q", "t", request_id="r-1")

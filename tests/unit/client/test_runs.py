@@ -28,7 +28,7 @@ from holdfast.client import (
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import is_automatic_key
 from holdfast.routing.task_ids import later_task_ids, shard_of_task
-from tests.unit.client.scripted_server import FIRST_ID, Refusal, ScriptedServer, ack_all
+from tests.unit.client.scripted_server import FIRST_ID, Refusal, ScriptedServer, ack_all, error_of, refused_field
 from tests.unit.client.scripted_shards import Cluster, queue_at, task_id
 
 SECRET = 77
@@ -174,9 +174,8 @@ async def test_a_refusal_of_the_whole_call_names_tasks_of_the_caller(
     )
     server.on("Enqueue", refusal)
     tasks = [ALONE, *like(LIKE_ALL, "a", "b", "c"), *like(NewTask("x", "y"), "d", "e")]
-    with pytest.raises(InvalidArgument) as refused:
-        await client.enqueue_many(tasks)
-    assert (refused.value.field, refused.value.message) == (expected, f"Expected {expected} …")
+    refused = await error_of(client.enqueue_many(tasks), InvalidArgument)
+    assert (refused.field, refused.message) == (expected, f"Expected {expected} …")
 
 
 @pytest.mark.parametrize(("at", "payload"), [(1, "text"), (2, None)])
@@ -189,9 +188,7 @@ async def test_a_payload_that_does_not_fit_is_named(
     outcomes = told(await client.enqueue_many(tasks))
     assert outcomes.pop(at) == f"tasks[{at}].payload"
     assert outcomes == ["1", run_id(1), run_id(1, 1)], "the others are sent without it"
-    with pytest.raises(InvalidArgument) as refused:
-        await client.enqueue_run(LIKE_ALL, [task.payload for task in tasks])
-    assert refused.value.field == f"payloads[{at}]"
+    assert await refused_field(client.enqueue_run(LIKE_ALL, [task.payload for task in tasks])) == f"payloads[{at}]"
 
 
 async def test_what_is_no_task_is_named(server: ScriptedServer, client: AsyncClient) -> None:

@@ -24,11 +24,10 @@ from holdfast.client import (
 from holdfast.client._unknown_outcomes import PASSING
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.sets import QueueRoute
-from tests.unit.client.scripted_server import Refusal, ScriptedServer
+from tests.unit.client.scripted_server import LOST, Refusal, ScriptedServer, error_of
 from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread, task_id
 
 Code = grpc.StatusCode
-LOST = Refusal(Code.UNAVAILABLE)
 UNKNOWN = Refusal(Code.UNAVAILABLE, "OUTCOME_UNKNOWN", retry_after_ms=1)
 AT_0, AT_1 = queue_at(0), queue_at(1)
 ACCEPTED = pb.EnqueueOutcome(accepted=pb.Accepted(task_id="id-1", duplicate=True))
@@ -152,9 +151,8 @@ async def test_no_refusal_of_a_whole_call_hides_that_an_earlier_attempt_may_have
     server: ScriptedServer, client: AsyncClient, reason: str
 ) -> None:
     server.on("Enqueue", LOST, Refusal(Code.UNAVAILABLE, reason))
-    with pytest.raises(ConnectionFailed) as failed:
-        await client.enqueue(NewTask("q", "t"))
-    assert failed.value.sent
+    failed = await error_of(client.enqueue(NewTask("q", "t")), ConnectionFailed)
+    assert failed.sent
     assert len(server.requests["Enqueue"]) == 2
 
 
@@ -291,7 +289,7 @@ def test_straight_to_the_leaders_an_id_of_an_unknown_set_is_sent_nowhere(known: 
     route = QueueRoute("q", 0, max(known, default=0), sets)
     request = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q", request_id="~9.key.0")])
     with pytest.raises(Unavailable, match="STALE_MAP") as refused:
-        _direct._enqueue_keys(request, {"q": route}, 0)
+        _direct.enqueue_keys(request, {"q": route}, 0)
     assert refused.value.metadata == {"queue": "q", "generation": str(route.generation), "why": why}
 
 
@@ -313,6 +311,5 @@ async def test_too_many_follow_ups_on_their_way_are_something_that_passes(
     """As an overload, so that a worker acks again instead of losing what was done."""
     refused = pb.AckOutcome(rejection=refusal("OUTBOX_FULL", retry_after_ms=500))
     server.on("Ack", pb.AckResponse(outcomes=[refused]))
-    with pytest.raises(Overloaded) as full:
-        await client.ack(CLAIM, follow_ups=[NewTask("away", "t")])
-    assert (full.value.reason, full.value.retry_after_ms) == ("OUTBOX_FULL", 500)
+    full = await error_of(client.ack(CLAIM, follow_ups=[NewTask("away", "t")]), Overloaded)
+    assert (full.reason, full.retry_after_ms) == ("OUTBOX_FULL", 500)

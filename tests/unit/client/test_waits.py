@@ -29,10 +29,9 @@ from holdfast.client import (
     _attempts,
 )
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.unit.client.scripted_server import Hang, Refusal, ScriptedServer
+from tests.unit.client.scripted_server import LOST, Hang, Refusal, ScriptedServer, error_of
 
 Code = grpc.StatusCode
-LOST = Refusal(Code.UNAVAILABLE)
 UNKNOWN = pb.WaitOutcome(rejection=pb.Rejection(reason="TASK_NOT_FOUND", message="Expected a task."))
 
 
@@ -71,9 +70,8 @@ async def test_a_result_that_is_gone_is_told_from_none(server: ScriptedServer, s
         info = await client.wait_task("id-1")
     assert (info.result, info.result_expired_at_ms) == (None, 1_893_553_445_678)
     with Holdfast(server.address) as app:
-        with pytest.raises(ResultExpired) as expired:
-            await app.handle_async("id-1").result()
-        assert (expired.value.task_id, expired.value.expired_at_ms) == ("id-1", 1_893_553_445_678)
+        expired = await error_of(app.handle_async("id-1").result(), ResultExpired)
+        assert (expired.task_id, expired.expired_at_ms) == ("id-1", 1_893_553_445_678)
         if state == "SUCCEEDED":
             assert app.handle("id-1").result() is None
         else:
@@ -138,11 +136,10 @@ async def test_time_that_is_over_without_an_answer_is_over_too(server: ScriptedS
     server.on("WaitTasks", trouble)
     async with AsyncClient(server.address, timeout_s=30) as client:
         began_s = time.monotonic()
-        with pytest.raises(ResultTimeout) as over:
-            await client.wait_task("id-1", timeout_s=0.3)
+        over = await error_of(client.wait_task("id-1", timeout_s=0.3), ResultTimeout)
         assert 0.3 <= time.monotonic() - began_s < 5
-        assert over.value.__cause__ is not None
-        with pytest.raises(type(over.value.__cause__)):
+        assert over.__cause__ is not None
+        with pytest.raises(type(over.__cause__)):
             await client.wait_tasks(["id-1"], timeout_s=0.1)
 
 

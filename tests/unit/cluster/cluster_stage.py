@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
 from holdfast.cluster.etcd.api import Committed, Delete, Put, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
@@ -11,6 +13,8 @@ from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import Members, NodeRecord, identity_of
 from holdfast.cluster.map.store import MapStore
+from holdfast.common.service import end_tasks
+from holdfast.serving.refusals import RefusedError
 
 NAME = "test"
 KEYS = MapKeys(NAME)
@@ -46,16 +50,9 @@ def node_id(name: str, life: int = 1) -> str:
 
 def node(name: str, life: int = 1, zone: str = "", capacity: int = 100) -> NodeRecord:
     return NodeRecord(
-        name=name,
-        node_id=node_id(name, life),
-        address=f"{name}.test:7401",
-        peer_address=f"{name}.test:7402",
-        ops_address=f"{name}.test:7403",
-        zone=zone,
-        capacity=capacity,
-        version="0.1.0",
-        session=f"s{life}",
-    )
+        name=name, node_id=node_id(name, life), address=f"{name}.test:7401", peer_address=f"{name}.test:7402",
+        ops_address=f"{name}.test:7403", zone=zone, capacity=capacity, version="0.1.0", session=f"s{life}",
+    )  # fmt: skip
 
 
 def identity(name: str, life: int = 1) -> str:
@@ -64,6 +61,16 @@ def identity(name: str, life: int = 1) -> str:
 
 def members(version: int, voters: Iterable[str], learners: Iterable[str] = ()) -> Members:
     return Members(version, tuple(sorted(map(identity, voters))), tuple(sorted(map(identity, learners))))
+
+
+async def refusal_of(call: Awaitable[object]) -> RefusedError:
+    with pytest.raises(RefusedError) as refused:
+        await call
+    return refused.value
+
+
+async def reason_refused(call: Awaitable[object]) -> str:
+    return (await refusal_of(call)).reason
 
 
 async def add_nodes(etcd: FakeEtcd, *names: str) -> dict[str, int]:
@@ -85,5 +92,4 @@ async def following(follower: MapFollower) -> AsyncIterator[MapFollower]:
     try:
         yield follower
     finally:
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
+        await end_tasks([run])

@@ -33,6 +33,7 @@ from tests.unit.cluster.cluster_stage import (
     make_store,
     node,
     read_map,
+    refusal_of,
 )
 
 
@@ -60,10 +61,9 @@ class Server:
         return response.settings
 
     async def refused(self, method: str, request: Message) -> RefusedError:
-        with pytest.raises(RefusedError) as refused:
-            await getattr(self.admin, method)(request)
-        status_of(refused.value)  # every reason has a code
-        return refused.value
+        refused = await refusal_of(getattr(self.admin, method)(request))
+        status_of(refused)  # every reason has a code
+        return refused
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """The follower: in step with etcd, and with the last good map whenever etcd is away or wrong."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -38,6 +40,16 @@ def make_follower(etcd: FakeEtcd, start_from: PartitionMap | None = None) -> Map
     return MapFollower(etcd, NAME, start_from, pulse_s=0.005, retry_s_min=0.002, retry_s_max=0.01)
 
 
+@asynccontextmanager
+async def loaded(etcd: FakeEtcd) -> AsyncIterator[tuple[MapFollower, list[PartitionMap]]]:
+    """A follower that has loaded the map, and the maps that it tells of from then on."""
+    heard: list[PartitionMap] = []
+    async with following(make_follower(etcd)) as follower:
+        await follower.first_load()
+        follower.on_change.append(heard.append)
+        yield follower, heard
+
+
 async def until_current(follower: MapFollower, is_current: bool) -> None:
     await follower.wait_until(lambda _: follower.is_current is is_current, WAIT_S)
 
@@ -58,22 +70,14 @@ async def test_it_loads_and_then_hears_of_every_change(etcd: FakeEtcd) -> None:
 
 
 async def test_one_commit_is_one_change(etcd: FakeEtcd) -> None:
-    follower = make_follower(etcd)
-    heard: list[PartitionMap] = []
-    async with following(follower):
-        await follower.first_load()
-        follower.on_change.append(heard.append)
+    async with loaded(etcd) as (follower, heard):
         await etcd.commit([], [Put(KEYS.queue(f"q{number}"), policy(1)) for number in range(20)])
         await follower.wait_until(lambda found: len(found.queues) == 20, WAIT_S)
     assert len(heard) == 1
 
 
 async def test_news_without_changes_move_only_the_revision(etcd: FakeEtcd) -> None:
-    follower = make_follower(etcd)
-    heard: list[PartitionMap] = []
-    async with following(follower):
-        await follower.first_load()
-        follower.on_change.append(heard.append)
+    async with loaded(etcd) as (follower, heard):
         await put(etcd, b"of/somebody/else", b"")
         etcd.report_progress()
         await follower.wait_until(lambda found: found.revision == etcd.revision, WAIT_S)
@@ -82,9 +86,7 @@ async def test_news_without_changes_move_only_the_revision(etcd: FakeEtcd) -> No
 
 async def test_while_etcd_is_away_the_map_stays(etcd: FakeEtcd) -> None:
     await put(etcd, KEYS.queue("q"), policy(1))
-    follower = make_follower(etcd)
-    async with following(follower):
-        await follower.first_load()
+    async with loaded(etcd) as (follower, _):
         etcd.stop()
         await until_current(follower, False)
         assert attempts(follower.map) == 1
@@ -128,17 +130,13 @@ async def test_history_that_is_gone_is_read_anew(etcd: FakeEtcd) -> None:
     await put(etcd, KEYS.queue("q"), policy(1))
     await put(etcd, KEYS.queue("old"), policy(1))
     leases = await add_nodes(etcd, "a")
-    follower = make_follower(etcd)
-    heard: list[PartitionMap] = []
-    async with following(follower):
-        await follower.first_load()
-        follower.on_change.append(heard.append)
+    async with loaded(etcd) as (follower, heard):
         etcd.stop()
         await until_current(follower, False)
         etcd.resume()
         # All of this in one go: the watch has no chance to see it before it is compacted away.
-        etcd._apply([Put(KEYS.queue("q"), policy(7)), Delete(KEYS.queue("old"))])
-        etcd._end_lease(leases["a"])
+        etcd.apply([Put(KEYS.queue("q"), policy(7)), Delete(KEYS.queue("old"))])
+        etcd.end_lease(leases["a"])
         etcd.compact()
         await follower.wait_until(lambda found: attempts(found) == 7, WAIT_S)
         assert set(follower.map.queues) == {"q"}
@@ -151,16 +149,12 @@ async def test_history_that_is_gone_is_read_anew(etcd: FakeEtcd) -> None:
 
 async def test_reading_the_same_again_is_no_change(etcd: FakeEtcd) -> None:
     await put(etcd, b"of/somebody/else", b"1")
-    follower = make_follower(etcd)
-    heard: list[PartitionMap] = []
-    async with following(follower):
-        await follower.first_load()
-        follower.on_change.append(heard.append)
+    async with loaded(etcd) as (follower, heard):
         etcd.stop()
         await until_current(follower, False)
         etcd.resume()
         for _ in range(3):
-            etcd._apply([Put(b"of/somebody/else", b"2")])
+            etcd.apply([Put(b"of/somebody/else", b"2")])
         etcd.compact()
         await follower.wait_until(lambda found: found.revision == etcd.revision, WAIT_S)
     assert heard == []
@@ -170,20 +164,16 @@ async def test_reading_the_same_again_is_no_change(etcd: FakeEtcd) -> None:
 async def test_an_etcd_that_was_set_back_and_has_moved_on_is_read_anew(etcd: FakeEtcd, later: int) -> None:
     """Its revision is as large as the one that was told, or larger; only the records show that it is another one."""
     backup = etcd.save()
-    follower = make_follower(etcd)
-    heard: list[PartitionMap] = []
-    async with following(follower):
-        await follower.first_load()
+    async with loaded(etcd) as (follower, heard):
         await put(etcd, KEYS.queue("q"), policy(1))
         await put(etcd, KEYS.queue("lost"), policy(1))
         await follower.wait_until(lambda found: "lost" in found.queues, WAIT_S)
-        follower.on_change.append(heard.append)
         # In one go: the watch comes back when all of this has happened.
         etcd.restore(backup)
-        etcd._apply([Put(KEYS.queue("q"), policy(7))])
-        etcd._apply([Put(b"of/somebody/else", b"")])
+        etcd.apply([Put(KEYS.queue("q"), policy(7))])
+        etcd.apply([Put(b"of/somebody/else", b"")])
         for number in range(later):
-            etcd._apply([Put(KEYS.queue(f"p{number}"), policy(1))])
+            etcd.apply([Put(KEYS.queue(f"p{number}"), policy(1))])
         await follower.wait_until(lambda found: attempts(found) == 7, WAIT_S)
         assert set(follower.map.queues) == {"q", *(f"p{number}" for number in range(later))}
         assert follower.map.queues == heard[-1].queues, "whoever listens was told"
@@ -192,17 +182,13 @@ async def test_an_etcd_that_was_set_back_and_has_moved_on_is_read_anew(etcd: Fak
 
 async def test_the_same_revision_of_another_history_is_a_change(etcd: FakeEtcd) -> None:
     backup = etcd.save()
-    follower = make_follower(etcd)
-    async with following(follower):
-        await follower.first_load()
+    async with loaded(etcd) as (follower, heard):
         await put(etcd, KEYS.queue("q"), policy(1))
         await follower.wait_until(lambda found: attempts(found) == 1, WAIT_S)
-        heard: list[int | None] = []
-        follower.on_change.append(lambda found: heard.append(attempts(found)))
         etcd.restore(backup)
-        etcd._apply([Put(KEYS.queue("q"), policy(2))])
+        etcd.apply([Put(KEYS.queue("q"), policy(2))])
         await follower.wait_until(lambda found: attempts(found) == 2, WAIT_S)
-    assert heard == [2]
+    assert [attempts(found) for found in heard] == [1, 2]
 
 
 async def test_connections_that_are_lost_without_end_do_not_read_without_end() -> None:
@@ -236,9 +222,7 @@ async def test_a_bug_in_its_pulse_ends_it_and_its_watch() -> None:
 
 async def test_a_bad_record_does_not_end_it(etcd: FakeEtcd) -> None:
     await put(etcd, KEYS.queue("q"), policy(1))
-    follower = make_follower(etcd)
-    async with following(follower):
-        await follower.first_load()
+    async with loaded(etcd) as (follower, _):
         await put(etcd, KEYS.queue("q"), b"nonsense")
         found = await follower.wait_until(lambda found: bool(found.problems), WAIT_S)
         assert attempts(found) == 1
@@ -263,10 +247,8 @@ async def test_a_listener_that_fails_does_not_end_it(etcd: FakeEtcd) -> None:
 @pytest.mark.parametrize("other", [None, ClusterRecord("cd" * 16, 4, 1)])
 async def test_a_cluster_is_not_forgotten_because_etcd_was_emptied(etcd: FakeEtcd, other: ClusterRecord | None) -> None:
     await put(etcd, KEYS.queue("q"), policy(1))
-    follower = make_follower(etcd)
-    async with following(follower):
-        await follower.first_load()
-        etcd._apply([Delete(KEYS.queue("q")), Put(KEYS.cluster, other.encode()) if other else Delete(KEYS.cluster)])
+    async with loaded(etcd) as (follower, _):
+        etcd.apply([Delete(KEYS.queue("q")), Put(KEYS.cluster, other.encode()) if other else Delete(KEYS.cluster)])
         await until_current(follower, False)
         await asyncio.sleep(0.03)  # some more tries, none of which may take over what is there
         assert not follower.is_current

@@ -28,12 +28,9 @@ CLUSTER = ClusterRecord("ab" * 16, 8, 3)
 def shard(incarnation: int = 1) -> ShardRecord:
     names = ("a", "b", "c")
     return ShardRecord(
-        group=mapped_group(incarnation, 99),
-        replicas=names,
-        founders=tuple(map(identity, names)),
-        is_founded=True,
+        group=mapped_group(incarnation, 99), replicas=names, founders=tuple(map(identity, names)), is_founded=True,
         members=members(1, names),
-    )
+    )  # fmt: skip
 
 
 def rows(values: dict[bytes, bytes], revision: int) -> list[Row]:
@@ -42,15 +39,11 @@ def rows(values: dict[bytes, bytes], revision: int) -> list[Row]:
 
 def values() -> dict[bytes, bytes]:
     return {
-        KEYS.cluster: CLUSTER.encode(),
-        KEYS.node("a"): node("a").encode(),
-        KEYS.node("b"): node("b").encode(),
-        KEYS.drain("b"): EMPTY,
-        KEYS.removed("z"): RemovedRecord("0" * 32).encode(),
-        KEYS.shard(0): shard().encode(),
+        KEYS.cluster: CLUSTER.encode(), KEYS.node("a"): node("a").encode(), KEYS.node("b"): node("b").encode(),
+        KEYS.drain("b"): EMPTY, KEYS.removed("z"): RemovedRecord("0" * 32).encode(), KEYS.shard(0): shard().encode(),
         KEYS.leader(0): LeaderRecord("a", shard().group, 4).encode(),
         KEYS.queue("spread"): QueueRecord(generation=1, sets=((1, (2, 5)),), draining=(7,)).encode(),
-    }
+    }  # fmt: skip
 
 
 def loaded() -> PartitionMap:

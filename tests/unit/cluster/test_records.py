@@ -23,31 +23,20 @@ from holdfast.routing.groups import mapped_group
 from tests.unit.cluster.cluster_stage import identity, node
 
 SHARD = ShardRecord(
-    group=mapped_group(3, 12345),
-    replicas=("a", "b", "c"),
-    founders=(identity("a"), identity("b")),
-    is_founded=True,
-    members=Members(7, (identity("a"), identity("b")), (identity("c"),)),
-    leaving=(identity("d"),),
-)
+    group=mapped_group(3, 12345), replicas=("a", "b", "c"), founders=(identity("a"), identity("b")), is_founded=True,
+    members=Members(7, (identity("a"), identity("b")), (identity("c"),)), leaving=(identity("d"),),
+)  # fmt: skip
 QUEUE = QueueRecord(
-    generation=2,
-    sets=((1, (3, 4)), (2, (3,))),
-    draining=(4,),
-    drained=(9,),
+    generation=2, sets=((1, (3, 4)), (2, (3,))), draining=(4,), drained=(9,),
     policy=PolicyRecord(max_attempts=3, retry_factor=1.5),
-)
+)  # fmt: skip
 FULL = QueueRecord(
     policy=PolicyRecord(
-        retry_shape="linear",
-        non_retryable=("BadInput", "app.Größe"),
-        paused=True,
-        rate_per_second=0.5,
-        rate_burst=3,
+        retry_shape="linear", non_retryable=("BadInput", "app.Größe"), paused=True, rate_per_second=0.5, rate_burst=3,
         dead_alert_url="",
         tenants=(TenantRecord(tenant="ä", weight=3), TenantRecord(tenant="b", rate_per_second=1.0)),
     )
-)
+)  # fmt: skip
 PLAN = PlanRecord(
     plan_id="p1",
     revision=12,
@@ -129,14 +118,10 @@ def test_sets_that_do_not_fit_the_generation_are_refused(sets: object) -> None:
 def test_a_policy_has_only_what_is_set() -> None:
     assert json.loads(QUEUE.encode())["policy"] == {"max_attempts": 3, "retry_factor": 1.5}
     assert json.loads(FULL.encode())["policy"] == {
-        "retry_shape": "linear",
-        "non_retryable": ["BadInput", "app.Größe"],
-        "paused": True,
-        "rate_per_second": 0.5,
-        "rate_burst": 3,
-        "dead_alert_url": "",
+        "retry_shape": "linear", "non_retryable": ["BadInput", "app.Größe"], "paused": True, "rate_per_second": 0.5,
+        "rate_burst": 3, "dead_alert_url": "",
         "tenants": [{"tenant": "ä", "weight": 3}, {"tenant": "b", "rate_per_second": 1.0}],
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,10 @@ from tests.unit.cluster.cluster_stage import (
     members,
     node,
     read_map,
+    reason_refused,
+    refusal_of,
 )
-from tests.unit.cluster.founded_shard import ABC, etcd, reason_of, shard
+from tests.unit.cluster.founded_shard import ABC, etcd, shard
 
 __all__ = ["etcd"]
 
@@ -65,9 +67,7 @@ async def test_a_cluster_is_made_once() -> None:
     before = await read_map(etcd)
     assert await store.init_cluster(250, 3) == made, "the same again changes nothing"
     for shards, replication in ((8, 3), (250, 1)):
-        with pytest.raises(RefusedError) as refused:
-            await store.init_cluster(shards, replication)
-        assert reason_of(refused) == refusals.CLUSTER_EXISTS
+        assert await reason_refused(store.init_cluster(shards, replication)) == refusals.CLUSTER_EXISTS
     assert (await read_map(etcd)).same_records(before)
     assert len(etcd.leases) == 4  # of the nodes: the one of the initialisation is gone
 
@@ -134,9 +134,7 @@ async def test_an_initialisation_that_took_too_long_does_not_mix_with_the_next(l
     etcd = Gated()
     await add_nodes(etcd, "a", "b", "c")
     etcd.commits = 0
-    with pytest.raises(RefusedError) as refused:
-        await make_store(etcd).init_cluster(250, 3)
-    assert reason_of(refused) == refusals.CONFLICT
+    assert await reason_refused(make_store(etcd).init_cluster(250, 3)) == refusals.CONFLICT
     etcd.may_end.set()
     assert await etcd.second == await assert_whole(etcd)
 
@@ -179,9 +177,7 @@ async def test_an_initialisation_survives_a_lost_answer(number: int, is_done: bo
 )
 async def test_sizes_that_cannot_be_are_refused(shards: int, replication: int, reason: str) -> None:
     etcd = await fresh("a", "b", "c")
-    with pytest.raises(RefusedError) as refused:
-        await make_store(etcd).init_cluster(shards, replication)
-    assert reason_of(refused) == reason
+    assert await reason_refused(make_store(etcd).init_cluster(shards, replication)) == reason
     assert (await read_map(etcd)).cluster is None
 
 
@@ -284,9 +280,8 @@ async def test_a_node_of_a_cluster_that_etcd_has_forgotten_may_try_again() -> No
 async def test_a_removed_node_comes_back_only_with_new_data(etcd: Meddling) -> None:
     leases = await add_nodes(etcd, "d")
     store = make_store(etcd)
-    with pytest.raises(RefusedError) as refused:
-        await store.remove_node("d", node("d").node_id)
-    assert refused.value.metadata["why"] == "alive"
+    refused = await refusal_of(store.remove_node("d", node("d").node_id))
+    assert refused.metadata["why"] == "alive"
     await store.drain_node("d")
     await store.remove_node("d", None)
     found = await read_map(etcd)
@@ -311,9 +306,8 @@ async def test_a_node_that_holds_something_is_not_removed(etcd: Meddling, holds:
     }
     await etcd.commit([], [Put(KEYS.shard(0), changed[holds].encode())])
     await store.drain_node("d")
-    with pytest.raises(RefusedError) as refused:
-        await store.remove_node("d", None)
-    assert refused.value.metadata["why"] == "holds_replicas"
+    refused = await refusal_of(store.remove_node("d", None))
+    assert refused.metadata["why"] == "holds_replicas"
     assert (await read_map(etcd)).removed == {}
 
 
@@ -332,15 +326,12 @@ async def test_a_node_cannot_get_a_replica_while_it_is_being_removed(etcd: Meddl
     one, other = make_store(etcd), make_store(etcd)
     await one.drain_node("d")
     etcd.times, etcd.meddle = 1, lambda: other.set_desired_replicas(0, ABC, ("d", "b", "c"))
-    with pytest.raises(RefusedError) as refused:
-        await one.remove_node("d", None)
-    assert refused.value.metadata["why"] == "holds_replicas"
+    refused = await refusal_of(one.remove_node("d", None))
+    assert refused.metadata["why"] == "holds_replicas"
     found = await read_map(etcd)
     assert (found.removed, set(found.nodes) >= {"d"}, set(found.drains)) == ({}, True, {"d"})
 
     await other.set_desired_replicas(0, ("d", "b", "c"), ABC)
     etcd.times, etcd.meddle = 1, lambda: one.remove_node("d", None)
-    with pytest.raises(RefusedError) as refused:
-        await other.set_desired_replicas(0, ABC, ("d", "b", "c"))
-    assert reason_of(refused) == refusals.NODE_NOT_FOUND
+    assert await reason_refused(other.set_desired_replicas(0, ABC, ("d", "b", "c"))) == refusals.NODE_NOT_FOUND
     assert (await shard(etcd)).replicas == ABC

@@ -18,12 +18,9 @@ from holdfast.routing.homes import home_shard
 GROUP = mapped_group(1, 77)
 IDS = {name: f"{name}/{number:032x}" for number, name in enumerate(("n1", "n2", "n3", "n4"))}
 SHARD = ShardRecord(
-    group=GROUP,
-    replicas=("n1", "n2", "n3"),
-    founders=(IDS["n1"], IDS["n2"], IDS["n3"]),
-    is_founded=True,
+    group=GROUP, replicas=("n1", "n2", "n3"), founders=(IDS["n1"], IDS["n2"], IDS["n3"]), is_founded=True,
     members=Members(1, (IDS["n1"], IDS["n2"], IDS["n3"])),
-)
+)  # fmt: skip
 
 
 def node(name: str) -> NodeRecord:

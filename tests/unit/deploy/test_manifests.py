@@ -3,11 +3,11 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import kubernetes_validate
 import pytest
@@ -20,13 +20,10 @@ from tools.manifests.rules import RULES, findings
 KUBERNETES_VERSIONS = ("1.33", "1.35", "1.37")
 # Kinds of other projects, whose schemas kubernetes-validate does not have.
 OTHERS = {
-    "Certificate": "cert-manager.io/v1",
-    "Issuer": "cert-manager.io/v1",
-    "PodMonitor": "monitoring.coreos.com/v1",
-    "PrometheusRule": "monitoring.coreos.com/v1",
-    "ScaledObject": "keda.sh/v1alpha1",
+    "Certificate": "cert-manager.io/v1", "Issuer": "cert-manager.io/v1", "PodMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1", "ScaledObject": "keda.sh/v1alpha1",
     "ServiceMonitor": "monitoring.coreos.com/v1",
-}
+}  # fmt: skip
 
 Bodies = list[dict[str, Any]]
 
@@ -51,11 +48,6 @@ def find(given: Bodies, kind: str, name: str) -> dict[str, Any]:
 
 def container(given: Bodies, kind: str, name: str) -> dict[str, Any]:
     found: dict[str, Any] = find(given, kind, name)["spec"]["template"]["spec"]["containers"][0]
-    return found
-
-
-def backup_pod(given: Bodies) -> dict[str, Any]:
-    found: dict[str, Any] = find(given, "CronJob", "holdfast-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     return found
 
 
@@ -103,235 +95,142 @@ def test_nothing_is_found_in_what_is_committed(overlay: str) -> None:
 # --- mistakes, each of which one rule must name -----------------------------------------------------------------------
 
 
-def broken_probe(given: Bodies) -> None:
-    container(given, "StatefulSet", "holdfast-broker")["livenessProbe"]["httpGet"]["path"] = "/healthz"
-
-
-def liveness_by_readiness(given: Bodies) -> None:
-    container(given, "Deployment", "holdfast-router")["livenessProbe"]["httpGet"]["path"] = "/readyz"
-
-
-def broken_probe_port(given: Bodies) -> None:
-    container(given, "StatefulSet", "holdfast-broker")["readinessProbe"]["httpGet"]["port"] = 9999
-
-
-def no_probe(given: Bodies) -> None:
-    del container(given, "Deployment", "holdfast-rebalancer")["startupProbe"]
-
-
-def patient_probe(given: Bodies) -> None:
-    del container(given, "StatefulSet", "holdfast-broker")["livenessProbe"]["terminationGracePeriodSeconds"]
-
-
-def other_hook(given: Bodies) -> None:
-    container(given, "StatefulSet", "holdfast-broker")["lifecycle"]["preStop"]["exec"]["command"] = ["sleep", "30"]
-
-
-def on_one_machine(given: Bodies) -> None:
-    del find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["affinity"]
-
-
-def in_one_zone(given: Bodies) -> None:
-    find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["topologySpreadConstraints"].clear()
-
-
-def rebalancers_anywhere(given: Bodies) -> None:
-    del find(given, "Deployment", "holdfast-rebalancer")["spec"]["template"]["spec"]["topologySpreadConstraints"]
-
-
-def etcd_at_another_port(given: Bodies) -> None:
-    find(given, "NetworkPolicy", "holdfast-to-etcd")["spec"]["egress"][0]["ports"][0]["port"] = 12379
-
-
-def two_at_a_time(given: Bodies) -> None:
-    find(given, "PodDisruptionBudget", "holdfast-broker")["spec"]["maxUnavailable"] = 2
-
-
-def missing_secret(given: Bodies) -> None:
-    del find(given, "StatefulSet", "holdfast-broker")["metadata"]["annotations"]["secret-made-elsewhere/holdfast-etcd"]
-
-
-def missing_key(given: Bodies) -> None:
-    annotations = find(given, "StatefulSet", "holdfast-broker")["metadata"]["annotations"]
-    annotations["secret-made-elsewhere/holdfast-etcd"] = "username"
-
-
-def missing_certificate(given: Bodies) -> None:
-    given.remove(find(given, "Certificate", "holdfast-peer-tls"))
-
-
-def missing_settings(given: Bodies) -> None:
-    name = container(given, "Deployment", "holdfast-router")["envFrom"][0]["configMapRef"]["name"]
-    given.remove(find(given, "ConfigMap", name))
-
-
-def data_outside_the_claim(given: Bodies) -> None:
-    mounts = container(given, "StatefulSet", "holdfast-broker")["volumeMounts"]
-    next(mount for mount in mounts if mount["name"] == "data")["mountPath"] = "/elsewhere"
-
-
-def unmounted_key(given: Bodies) -> None:
-    mounts = container(given, "StatefulSet", "holdfast-broker")["volumeMounts"]
-    mounts.remove(next(mount for mount in mounts if mount["name"] == "peer-tls"))
-
-
-def unknown_volume(given: Bodies) -> None:
-    container(given, "Deployment", "holdfast-router")["volumeMounts"][0]["name"] = "nowhere"
-
-
-def misspelt_setting(given: Bodies) -> None:
-    container(given, "Deployment", "holdfast-router")["env"].append({"name": "HOLDFAST_WAITS", "value": "5"})
-
-
-def refused_setting(given: Bodies) -> None:
-    variables = container(given, "StatefulSet", "holdfast-broker")["env"]
-    variables.append({"name": "HOLDFAST_HEARTBEAT_MS", "value": "400"})
-
-
-def service_links(given: Bodies) -> None:
-    del find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["enableServiceLinks"]
-
-
-def short_grace(given: Bodies) -> None:
-    find(given, "StatefulSet", "holdfast-broker")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
-
-
-def no_hook(given: Bodies) -> None:
-    del container(given, "Deployment", "holdfast-router")["lifecycle"]
-
-
-def root(given: Bodies) -> None:
-    del find(given, "Deployment", "holdfast-rebalancer")["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
-
-
-def writable_root(given: Bodies) -> None:
-    container(given, "Job", "holdfast-cluster-init")["securityContext"]["readOnlyRootFilesystem"] = False
-
-
-def any_version(given: Bodies) -> None:
-    container(given, "Deployment", "holdfast-router")["image"] = "registry.example.com:5000/holdfast"
-
-
-def service_of_nobody(given: Bodies) -> None:
-    find(given, "Service", "holdfast-router")["spec"]["selector"]["app.kubernetes.io/component"] = "routers"
-
-
-def budget_of_nobody(given: Bodies) -> None:
-    selector = find(given, "PodDisruptionBudget", "holdfast-broker")["spec"]["selector"]
-    selector["matchLabels"]["app.kubernetes.io/component"] = "brokers"
-
-
-def policy_of_no_port(given: Bodies) -> None:
-    policy = find(given, "NetworkPolicy", "holdfast-brokers-to-brokers")
-    policy["spec"]["ingress"][0]["ports"][0]["port"] = "peer"
-
-
-def other_address(given: Bodies) -> None:
-    find(given, "StatefulSet", "holdfast-broker")["spec"]["serviceName"] = "holdfast-router"
-
-
-def hidden_until_ready(given: Bodies) -> None:
-    del find(given, "Service", "holdfast-broker")["spec"]["publishNotReadyAddresses"]
-
-
-def more_brokers_than_names(given: Bodies) -> None:
-    find(given, "StatefulSet", "holdfast-broker")["spec"]["replicas"] = 10
-
-
-def backups_in_the_pod(given: Bodies) -> None:
-    find(given, "ConfigMap", "holdfast-backup")["data"]["BACKUP_TARGET"] = "/tmp/backups"
-
-
-def backups_nowhere(given: Bodies) -> None:
-    del find(given, "ConfigMap", "holdfast-backup")["data"]["BACKUP_TARGET"]
-
-
-def others_pruned(given: Bodies) -> None:
-    backup_pod(given)["containers"][0]["args"][2] = "s3://example-backups/others"
-
-
-def unmounted_backup_key(given: Bodies) -> None:
-    backup_pod(given)["initContainers"][0]["volumeMounts"].pop(0)
-
-
-def missing_backup_key(given: Bodies) -> None:
-    del find(given, "CronJob", "holdfast-backup")["metadata"]["annotations"][
-        "secret-made-elsewhere/holdfast-backup-key"
-    ]
-
-
-def missing_claim(given: Bodies) -> None:
-    backup_pod(given)["volumes"].append({"name": "more", "persistentVolumeClaim": {"claimName": "holdfast-more"}})
-
-
-def backups_at_the_same_time(given: Bodies) -> None:
-    del find(given, "CronJob", "holdfast-backup")["spec"]["concurrencyPolicy"]
-
-
-def endless_backup(given: Bodies) -> None:
-    del find(given, "CronJob", "holdfast-backup")["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"]
-
-
-def backup_as_root(given: Bodies) -> None:
-    del backup_pod(given)["securityContext"]["runAsNonRoot"]
-
-
-def way_to_no_port(given: Bodies) -> None:
-    find(given, "NetworkPolicy", "holdfast-backup")["spec"]["egress"][0]["ports"][0]["port"] = 7401
-
-
-MISTAKES: dict[Callable[[Bodies], None], str] = {
-    broken_probe: "container broker: Expected livenessProbe to ask for /livez, but it asks for /healthz.",
-    liveness_by_readiness: "container router: Expected livenessProbe to ask for /livez, but it asks for /readyz.",
-    broken_probe_port: "Expected readinessProbe to use one of the ports grpc, peers, ops, but got 9999.",
-    no_probe: "container rebalancer: Expected a startupProbe, but there is none.",
-    patient_probe: "Expected terminationGracePeriodSeconds of at most 120 in its livenessProbe, but it is None.",
-    other_hook: "Expected preStop to run `holdfast node handover`, but it runs sleep 30.",
-    on_one_machine: "holdfast-broker: Expected podAntiAffinity by kubernetes.io/hostname, but there is none.",
-    in_one_zone: "Expected to be spread by topology.kubernetes.io/zone, but it is not.",
-    rebalancers_anywhere: "holdfast-rebalancer: Expected to be spread by kubernetes.io/hostname, but it is not.",
-    etcd_at_another_port: "broker: Expected a NetworkPolicy with a way out to port 2379 of etcd, but there is none.",
-    two_at_a_time: "Expected one PodDisruptionBudget with maxUnavailable 1, but got [2].",
-    missing_secret: "StatefulSet holdfast-broker: Expected Secret holdfast-etcd among the manifests",
-    missing_key: "Expected Secret holdfast-etcd to have password, but it has username.",
-    missing_certificate: "StatefulSet holdfast-broker: Expected Secret holdfast-peer-tls among the manifests",
-    missing_settings: "Deployment holdfast-router: Expected ConfigMap holdfast-cluster-",
-    data_outside_the_claim: "Expected HOLDFAST_DATA_DIR in a volume claim of the pod, but it is '/var/lib/holdfast/",
-    unmounted_key: "Expected /etc/holdfast/peer-tls/tls.key of HOLDFAST_PEER_KEY in a mounted volume",
-    unknown_volume: "Expected the volume nowhere of a mount, but there is none.",
-    misspelt_setting: "Expected the name of a setting of `holdfast router`, but got HOLDFAST_WAITS.",
-    refused_setting: "must be at least three times heartbeat_ms = 400",
-    service_links: "Expected enableServiceLinks: false",
-    short_grace: "Expected terminationGracePeriodSeconds of at least 960",
-    no_hook: "container router: Expected a preStop hook, but there is none.",
-    root: "Deployment holdfast-rebalancer: Expected securityContext.runAsNonRoot to be True, but it is None.",
-    writable_root: "Expected securityContext.readOnlyRootFilesystem to be True, but it is False.",
-    any_version: "Expected an image with a version, but got registry.example.com:5000/holdfast.",
-    service_of_nobody: "Service holdfast-router: Expected a port grpc of the pods that it selects, but there is none.",
-    budget_of_nobody: "PodDisruptionBudget holdfast-broker: Expected to protect the pods of one workload",
-    policy_of_no_port: "Expected a port peer of the pods that it protects, but there is none.",
-    other_address: "StatefulSet holdfast-broker: Expected a headless Service holdfast-router, but there is none.",
-    hidden_until_ready: "Service holdfast-broker: Expected publishNotReadyAddresses",
-    more_brokers_than_names: "Expected a name for each broker in dnsNames, but holdfast-broker-9 are missing.",
-    backups_in_the_pod: "container create: Expected the target of `backup create` in S3 or on a claim, but it is '/",
-    backups_nowhere: "container prune: Expected a variable for $(BACKUP_TARGET) of its command, but there is none.",
-    others_pruned: "container create: Expected all containers of its pod to have the target s3://example-backups/hold",
-    unmounted_backup_key: "create: Expected /etc/holdfast/backup-key/key of --encrypt in a mounted volume, but it is",
-    missing_backup_key: "CronJob holdfast-backup: Expected Secret holdfast-backup-key among the manifests",
-    missing_claim: "CronJob holdfast-backup: Expected PersistentVolumeClaim holdfast-more among the manifests",
-    backups_at_the_same_time: "CronJob holdfast-backup: Expected spec.concurrencyPolicy to be Forbid, but it is None.",
-    endless_backup: "Expected a bound jobTemplate.spec.activeDeadlineSeconds, but there is none.",
-    backup_as_root: "CronJob holdfast-backup: Expected securityContext.runAsNonRoot to be True, but it is None.",
-    way_to_no_port: "holdfast-backup: Expected a port 7401 of the pods that it leads to, but there is none.",
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_a_mistake_is_named(mistake: Callable[[Bodies], None]) -> None:
+GONE = "GONE"  # what is left out
+MORE = {"name": "more", "persistentVolumeClaim": {"claimName": "holdfast-more"}}
+BROKER, ROUTER, REBALANCER = (
+    "StatefulSet holdfast-broker",
+    "Deployment holdfast-router",
+    "Deployment holdfast-rebalancer",
+)
+BUDGET, BACKUP, SETTINGS = "PodDisruptionBudget holdfast-broker", "CronJob holdfast-backup", "ConfigMap holdfast-backup"
+ABBREVIATED = {
+    "POD": "spec template spec", "BOX": "spec template spec containers 0", "JOB": "spec jobTemplate spec template spec",
+}  # fmt: skip
+
+
+class Mistake(NamedTuple):
+    manifest: str
+    path: str  # word by word; + is one more of a list, and name=x the one of that name
+    value: Any  # what is there instead
+    finding: str
+
+    def make(self, given: Bodies) -> None:
+        body = find(given, *self.manifest.split())
+        if not self.path:
+            given.remove(body)
+            return
+        first, _, rest = self.path.partition(" ")
+        *steps, last = f"{ABBREVIATED.get(first, first)} {rest}".split()
+        inner: Any = body
+        for step in steps:
+            inner = inner[place_of(inner, step)]
+        if last == "+":
+            inner.append(self.value)
+        elif self.value == GONE:
+            del inner[place_of(inner, last)]
+        else:
+            inner[place_of(inner, last)] = self.value
+
+
+def place_of(inner: Any, step: str) -> Any:
+    if not isinstance(inner, list):
+        return step
+    _, _, name = step.partition("=")
+    return next(index for index, item in enumerate(inner) if item["name"] == name) if name else int(step)
+
+
+MISTAKES = {
+    "broken_probe": Mistake(BROKER, "BOX livenessProbe httpGet path", "/healthz",
+        "container broker: Expected livenessProbe to ask for /livez, but it asks for /healthz."),
+    "liveness_by_readiness": Mistake(ROUTER, "BOX livenessProbe httpGet path", "/readyz",
+        "container router: Expected livenessProbe to ask for /livez, but it asks for /readyz."),
+    "broken_probe_port": Mistake(BROKER, "BOX readinessProbe httpGet port", 9999,
+        "Expected readinessProbe to use one of the ports grpc, peers, ops, but got 9999."),
+    "no_probe": Mistake(REBALANCER, "BOX startupProbe", GONE,
+        "container rebalancer: Expected a startupProbe, but there is none."),
+    "patient_probe": Mistake(BROKER, "BOX livenessProbe terminationGracePeriodSeconds", GONE,
+        "Expected terminationGracePeriodSeconds of at most 120 in its livenessProbe, but it is None."),
+    "other_hook": Mistake(BROKER, "BOX lifecycle preStop exec command", ["sleep", "30"],
+        "Expected preStop to run `holdfast node handover`, but it runs sleep 30."),
+    "on_one_machine": Mistake(BROKER, "POD affinity", GONE,
+        "holdfast-broker: Expected podAntiAffinity by kubernetes.io/hostname, but there is none."),
+    "in_one_zone": Mistake(BROKER, "POD topologySpreadConstraints", [],
+        "Expected to be spread by topology.kubernetes.io/zone, but it is not."),
+    "rebalancers_anywhere": Mistake(REBALANCER, "POD topologySpreadConstraints", GONE,
+        "holdfast-rebalancer: Expected to be spread by kubernetes.io/hostname, but it is not."),
+    "etcd_at_another_port": Mistake("NetworkPolicy holdfast-to-etcd", "spec egress 0 ports 0 port", 12379,
+        "broker: Expected a NetworkPolicy with a way out to port 2379 of etcd, but there is none."),
+    "two_at_a_time": Mistake(BUDGET, "spec maxUnavailable", 2,
+        "Expected one PodDisruptionBudget with maxUnavailable 1, but got [2]."),
+    "missing_secret": Mistake(BROKER, "metadata annotations secret-made-elsewhere/holdfast-etcd", GONE,
+        "StatefulSet holdfast-broker: Expected Secret holdfast-etcd among the manifests"),
+    "missing_key": Mistake(BROKER, "metadata annotations secret-made-elsewhere/holdfast-etcd", "username",
+        "Expected Secret holdfast-etcd to have password, but it has username."),
+    "missing_certificate": Mistake("Certificate holdfast-peer-tls", "", GONE,
+        "StatefulSet holdfast-broker: Expected Secret holdfast-peer-tls among the manifests"),
+    "missing_settings": Mistake(ROUTER, "BOX envFrom 0 configMapRef name", "holdfast-cluster-gone",
+        "Deployment holdfast-router: Expected ConfigMap holdfast-cluster-"),
+    "data_outside_the_claim": Mistake(BROKER, "BOX volumeMounts name=data mountPath", "/elsewhere",
+        "Expected HOLDFAST_DATA_DIR in a volume claim of the pod, but it is '/var/lib/holdfast/"),
+    "unmounted_key": Mistake(BROKER, "BOX volumeMounts name=peer-tls", GONE,
+        "Expected /etc/holdfast/peer-tls/tls.key of HOLDFAST_PEER_KEY in a mounted volume"),
+    "unknown_volume": Mistake(ROUTER, "BOX volumeMounts 0 name", "nowhere",
+        "Expected the volume nowhere of a mount, but there is none."),
+    "misspelt_setting": Mistake(ROUTER, "BOX env +", {"name": "HOLDFAST_WAITS", "value": "5"},
+        "Expected the name of a setting of `holdfast router`, but got HOLDFAST_WAITS."),
+    "refused_setting": Mistake(BROKER, "BOX env +", {"name": "HOLDFAST_HEARTBEAT_MS", "value": "400"},
+        "must be at least three times heartbeat_ms = 400"),
+    "service_links": Mistake(BROKER, "POD enableServiceLinks", GONE, "Expected enableServiceLinks: false"),
+    "short_grace": Mistake(BROKER, "POD terminationGracePeriodSeconds", 600,
+        "Expected terminationGracePeriodSeconds of at least 960"),
+    "no_hook": Mistake(ROUTER, "BOX lifecycle", GONE, "container router: Expected a preStop hook, but there is none."),
+    "root": Mistake(REBALANCER, "POD securityContext runAsNonRoot", GONE,
+        "Deployment holdfast-rebalancer: Expected securityContext.runAsNonRoot to be True, but it is None."),
+    "writable_root": Mistake("Job holdfast-cluster-init", "BOX securityContext readOnlyRootFilesystem", False,
+        "Expected securityContext.readOnlyRootFilesystem to be True, but it is False."),
+    "any_version": Mistake(ROUTER, "BOX image", "registry.example.com:5000/holdfast",
+        "Expected an image with a version, but got registry.example.com:5000/holdfast."),
+    "service_of_nobody": Mistake("Service holdfast-router", "spec selector app.kubernetes.io/component", "routers",
+        "Service holdfast-router: Expected a port grpc of the pods that it selects, but there is none."),
+    "budget_of_nobody": Mistake(BUDGET, "spec selector matchLabels app.kubernetes.io/component", "brokers",
+        "PodDisruptionBudget holdfast-broker: Expected to protect the pods of one workload"),
+    "policy_of_no_port": Mistake("NetworkPolicy holdfast-brokers-to-brokers", "spec ingress 0 ports 0 port", "peer",
+        "Expected a port peer of the pods that it protects, but there is none."),
+    "other_address": Mistake(BROKER, "spec serviceName", "holdfast-router",
+        "StatefulSet holdfast-broker: Expected a headless Service holdfast-router, but there is none."),
+    "hidden_until_ready": Mistake("Service holdfast-broker", "spec publishNotReadyAddresses", GONE,
+        "Service holdfast-broker: Expected publishNotReadyAddresses"),
+    "more_brokers_than_names": Mistake(BROKER, "spec replicas", 10,
+        "Expected a name for each broker in dnsNames, but holdfast-broker-9 are missing."),
+    "backups_in_the_pod": Mistake(SETTINGS, "data BACKUP_TARGET", "/tmp/backups",
+        "container create: Expected the target of `backup create` in S3 or on a claim, but it is '/"),
+    "backups_nowhere": Mistake(SETTINGS, "data BACKUP_TARGET", GONE,
+        "container prune: Expected a variable for $(BACKUP_TARGET) of its command, but there is none."),
+    "others_pruned": Mistake(BACKUP, "JOB containers 0 args 2", "s3://example-backups/others",
+        "container create: Expected all containers of its pod to have the target s3://example-backups/hold"),
+    "unmounted_backup_key": Mistake(BACKUP, "JOB initContainers 0 volumeMounts 0", GONE,
+        "create: Expected /etc/holdfast/backup-key/key of --encrypt in a mounted volume, but it is"),
+    "missing_backup_key": Mistake(BACKUP, "metadata annotations secret-made-elsewhere/holdfast-backup-key", GONE,
+        "CronJob holdfast-backup: Expected Secret holdfast-backup-key among the manifests"),
+    "missing_claim": Mistake(BACKUP, "JOB volumes +", MORE,
+        "CronJob holdfast-backup: Expected PersistentVolumeClaim holdfast-more among the manifests"),
+    "backups_at_the_same_time": Mistake(BACKUP, "spec concurrencyPolicy", GONE,
+        "CronJob holdfast-backup: Expected spec.concurrencyPolicy to be Forbid, but it is None."),
+    "endless_backup": Mistake(BACKUP, "spec jobTemplate spec activeDeadlineSeconds", GONE,
+        "Expected a bound jobTemplate.spec.activeDeadlineSeconds, but there is none."),
+    "backup_as_root": Mistake(BACKUP, "JOB securityContext runAsNonRoot", GONE,
+        "CronJob holdfast-backup: Expected securityContext.runAsNonRoot to be True, but it is None."),
+    "way_to_no_port": Mistake("NetworkPolicy holdfast-backup", "spec egress 0 ports 0 port", 7401,
+        "holdfast-backup: Expected a port 7401 of the pods that it leads to, but there is none."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_named(mistake: Mistake) -> None:
     given = bodies("production")
-    mistake(given)
+    mistake.make(given)
     found = findings(Manifests(given))
-    assert any(MISTAKES[mistake] in finding for finding in found), found
+    assert any(mistake.finding in finding for finding in found), found
 
 
 @pytest.mark.parametrize("has_hook", [True, False])
@@ -348,22 +247,22 @@ def test_a_worker_has_time_for_its_tasks(has_hook: bool) -> None:
 def test_every_rule_has_found_something() -> None:
     """So that none of them is one that cannot fail."""
     silent = set(RULES)
-    for mistake in MISTAKES:
+    for mistake in MISTAKES.values():
         given = bodies("production")
-        mistake(given)
+        mistake.make(given)
         silent -= {rule for rule in RULES if list(rule(Manifests(given)))}
     assert silent == set()
 
 
 def test_an_overlay_of_ones_own_can_be_checked(tmp_path: Path) -> None:
     given = bodies("dev")
-    broken_probe(given)
+    MISTAKES["broken_probe"].make(given)
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump_all(given))
     command = [sys.executable, "-m", "tools.manifests", "lint", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=DEPLOY.parent)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == [f"{file}: StatefulSet holdfast-broker, {MISTAKES[broken_probe]}"]
+    assert done.stderr.splitlines() == [f"{file}: StatefulSet holdfast-broker, {MISTAKES['broken_probe'].finding}"]
     good = subprocess.run([*command[:-1], str(RENDERED / "dev.yaml")], check=False, cwd=DEPLOY.parent)
     assert good.returncode == 0
 
@@ -517,16 +416,12 @@ def test_a_shard_is_recovered_in_an_order_that_works() -> None:
         return found
 
     order = [
-        at("scale deployment holdfast-rebalancer --replicas=0"),
-        at("scale statefulset holdfast-broker --replicas=0"),
-        at("delete pod --selector"),
-        at("apply -f recovering.yaml"),
+        at("scale deployment holdfast-rebalancer --replicas=0"), at("scale statefulset holdfast-broker --replicas=0"),
+        at("delete pod --selector"), at("apply -f recovering.yaml"),
         at("exec recovering -- holdfast shard recover 3 --data-dir /var/lib/holdfast/data --i-accept-data-loss"),
-        at("delete pod recovering"),
-        at("delete pvc data-holdfast-broker-0 data-holdfast-broker-2"),
-        at("scale statefulset holdfast-broker --replicas=3"),
-        at("scale deployment holdfast-rebalancer --replicas=2"),
-    ]
+        at("delete pod recovering"), at("delete pvc data-holdfast-broker-0 data-holdfast-broker-2"),
+        at("scale statefulset holdfast-broker --replicas=3"), at("scale deployment holdfast-rebalancer --replicas=2"),
+    ]  # fmt: skip
     assert order == sorted(order)
     assert not [line for line in page.splitlines() if "--all " in line and "--selector" in line], "kubectl refuses both"
 

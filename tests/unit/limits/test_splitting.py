@@ -98,6 +98,5 @@ async def test_a_queue_whose_shards_become_others_has_other_parts() -> None:
 async def test_parts_are_looked_at_also_where_nothing_is_shared() -> None:
     stage, (member, *_) = await spread(tenant_concurrency_max=8)
     assert not member.manager.has_allocations
-    assert member.manager._parts
     assert member.reported.tenants == Part(0, SHARDS)
     assert stage.asked == 0

@@ -40,18 +40,20 @@ class Stage:
     leases: dict[str, int]
     now_s: float = 1000.0
     given_up_at_once: int = 0  # the most nodes that were away, drained and not yet empty
+    role: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(is_active=True))
+    metrics: Metrics = field(default_factory=Metrics)
     watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
         self.watcher = self.another()
 
     def another(self, *, dry_run: bool = False) -> Watcher:
-        """A process that was just started, and is active."""
+        """A process that was just started, in the role of this stage."""
         store = make_store(self.etcd)
         plans = PlanAdmin(store, self.follower, UnknownNodes(self.shards.transfer))
-        active = cast(Any, SimpleNamespace(is_active=True))
+        role = cast(Any, self.role)
         return Watcher(
-            CONFIG, store, self.follower, plans, active, Metrics(), dry_run=dry_run, now_s=lambda: self.now_s
+            CONFIG, store, self.follower, plans, role, self.metrics, dry_run=dry_run, now_s=lambda: self.now_s
         )  # fmt: skip
 
     async def map(self) -> PartitionMap:
@@ -108,7 +110,7 @@ async def test_a_node_that_comes_gets_its_share_once_all_is_quiet(stages: Any) -
     assert loads(found) == {"a": 5, "b": 5, "c": 4, "d": 4} or max(loads(found).values()) == 5
     assert loads(found)["d"] == 4
     assert found.plan is None
-    assert 'actions_total{kind="plan_done"} 1' in stage.watcher._metrics.format().decode()
+    assert 'actions_total{kind="plan_done"} 1' in stage.metrics.format().decode()
 
 
 async def test_a_node_that_drains_is_emptied(stages: Any) -> None:
@@ -219,10 +221,10 @@ async def test_a_dry_run_changes_nothing(stages: Any) -> None:
 async def test_a_dry_run_says_what_it_would_do_although_another_process_is_active(stages: Any) -> None:
     stage: Stage = await stages("abc")
     stage.watcher = stage.another(dry_run=True)
-    stage.watcher._election = cast(Any, SimpleNamespace(is_active=False))
+    stage.role.is_active = False
     await stage.come("d")
     assert "d" not in holders(await stage.tick(10))
-    assert stage.watcher._reported.startswith("would {'kind': 'balance'")
+    assert stage.watcher.reported.startswith("would {'kind': 'balance'")
 
 
 async def test_a_dry_run_is_no_candidate_and_keeps_nobody_from_being_active(
@@ -235,7 +237,7 @@ async def test_a_dry_run_is_no_candidate_and_keeps_nobody_from_being_active(
     async with AsyncExitStack() as stack:
         for item in (looking, working):
             await item.start()
-            stack.push_async_callback(item._close)
+            stack.push_async_callback(item.close)
             await item.follower.wait_until(lambda found: found.cluster is not None, WAIT_S)
             if item is looking:
                 await asyncio.sleep(0.1)  # time enough to be elected, if it stood
@@ -278,14 +280,14 @@ async def test_a_plan_without_progress_is_given_up(stages: Any) -> None:
     first = (await stage.tick(10)).plan
     assert first is not None
     await stage.tick(31)
-    assert 'actions_total{kind="cancel"} 1' in stage.watcher._metrics.format().decode()
+    assert 'actions_total{kind="cancel"} 1' in stage.metrics.format().decode()
     stage.shards.stuck.clear()
     assert loads(await stage.tick(100))["d"] == 4
 
 
 async def test_whoever_stands_by_does_nothing(stages: Any) -> None:
     stage: Stage = await stages("abc")
-    stage.watcher._election = cast(Any, SimpleNamespace(is_active=False))
+    stage.role.is_active = False
     await stage.come("d")
     found = await stage.tick(100)
     assert (found.plan, found.rebalancing) == (None, None)

@@ -221,6 +221,11 @@ class Stage:
         for broker in self.brokers:
             await broker.stop()
 
+    def on_all(self, **answers: Any) -> None:
+        """All brokers answer these methods so."""
+        for broker in self.brokers:
+            broker.on |= answers
+
     def raw(
         self, method: str, data: bytes, *, shard: int | None = None, attempt: int = 1, timeout_s: float = DEADLINE_S
     ) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":

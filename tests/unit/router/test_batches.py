@@ -191,8 +191,7 @@ async def test_shards_are_asked_at_the_same_time(stage: Stage) -> None:
         await everybody.wait()
         return accept_all()(call)
 
-    for broker in stage.brokers:
-        broker.on["Enqueue"] = together
+    stage.on_all(Enqueue=together)
     response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=[task(f"q{n}", n) for n in range(3)]))
     assert ids(response) == ["0:0", "1:1", "2:2"]
 
@@ -206,8 +205,7 @@ async def test_a_part_that_fails_is_told_item_by_item(stage: Stage) -> None:
 
 
 async def test_if_all_parts_fail_alike_the_call_does(stage: Stage) -> None:
-    for broker in stage.brokers:
-        broker.on["Enqueue"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW", "Full.", retry_after_ms=70)
+    stage.on_all(Enqueue=Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW", "Full.", retry_after_ms=70))
     code, reason, _ = await refusal_of(stage.call("Enqueue", pb.EnqueueRequest(tasks=[task("q0", 0), task("q1", 1)])))
     assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW")
 
@@ -222,8 +220,7 @@ async def test_parts_that_fail_in_different_ways(stage: Stage) -> None:
 async def test_a_part_without_an_answer_does_not_take_the_others_with_it(stage: Stage) -> None:
     """The caller hears of what was done before its deadline."""
     stage.brokers[1].on["Enqueue"] = never
-    for broker in stage.brokers:
-        broker.on["FindLeader"] = Refusal(grpc.StatusCode.UNAVAILABLE)
+    stage.on_all(FindLeader=Refusal(grpc.StatusCode.UNAVAILABLE))
     tasks = [task("q0", 0), task("q1", 1)]
     response = await stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks), timeout_s=2.5)
     assert ids(response) == ["0:0", "OUTCOME_UNKNOWN"]
@@ -286,10 +283,9 @@ async def test_more_bytes_than_any_broker_takes_are_refused_by_the_router(stage:
 async def test_acks_with_more_follow_ups_than_a_broker_takes_are_not_split(stage: Stage) -> None:
     """One broker says what is wrong: in parts they might be accepted, and that must not depend on the map."""
     refused = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "BATCH_TOO_LARGE", "Too many.")
-    for broker in stage.brokers:
-        broker.on["Ack"] = lambda call: pb.AckResponse(
-            outcomes=[pb.AckOutcome(acked=pb.Acked()) for _ in call.request.items]
-        )
+    stage.on_all(
+        Ack=lambda call: pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked()) for _ in call.request.items])
+    )
     items = [
         pb.AckItem(claim=pb.ClaimRef(task_id=task_id(n % 2, n)), follow_ups=[task("q0", 0)] * 100) for n in range(10)
     ]
@@ -305,8 +301,7 @@ async def test_acks_with_more_follow_ups_than_a_broker_takes_are_not_split(stage
 async def test_more_than_any_broker_takes_is_refused_by_one(stage: Stage) -> None:
     """Split in two it would pass, and with one shard more or less it would not: that must not depend on the map."""
     refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "BATCH_TOO_LARGE", "Too many.")
-    for broker in stage.brokers:
-        broker.on["Enqueue"] = refusal
+    stage.on_all(Enqueue=refusal)
     tasks = [task(f"q{n % 2}", n) for n in range(1001)]
     _, reason, _ = await refusal_of(stage.call("Enqueue", pb.EnqueueRequest(tasks=tasks)))
     assert reason == "BATCH_TOO_LARGE"
@@ -320,8 +315,7 @@ async def test_acks_are_split_by_the_shard_in_their_ids(stage: Stage) -> None:
             response.outcomes.add().acked.follow_ups.add(task_id=item.claim.task_id)
         return response
 
-    for broker in stage.brokers:
-        broker.on["Ack"] = acked
+    stage.on_all(Ack=acked)
     names = [task_id(n % 3, n) for n in range(7)] + ["nonsense", task_id(77, 1)]
     items = [pb.AckItem(claim=pb.ClaimRef(task_id=name, token=1)) for name in names]
     response = await stage.call("Ack", pb.AckRequest(items=items))
@@ -376,8 +370,7 @@ async def test_waits_are_waited_at_all_shards(stage: Stage) -> None:
         tasks = [pb.TaskInfo(task_id=name) for name in call.request.task_ids]
         return pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=one) for one in tasks])
 
-    for broker in stage.brokers:
-        broker.on["WaitTasks"] = done
+    stage.on_all(WaitTasks=done)
     names = [task_id(n % 2, n) for n in range(4)]
     response = await stage.call("WaitTasks", pb.WaitTasksRequest(task_ids=names, wait_ms=1500))
     assert [outcome.task.task_id for outcome in response.outcomes] == names
@@ -457,8 +450,7 @@ async def test_items_and_ranges_of_acks_go_to_their_shards(stage: Stage) -> None
         refused = pb.RefusedItem(at=1, rejection=pb.Rejection(reason="STALE_TOKEN", message=str(call.shard)))
         return pb.AckResponse(outcomes=items, ranges=[pb.RangeOutcome(refused=[refused]) for _ in call.request.ranges])
 
-    for broker in stage.brokers:
-        broker.on["Ack"] = ack
+    stage.on_all(Ack=ack)
     stage.brokers[2].on["Ack"] = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_LOW")
     request = pb.AckRequest(
         items=[{"claim": {"task_id": task_id(1, 1)}}, {"claim": {"task_id": task_id(2, 2)}}],

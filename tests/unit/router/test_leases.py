@@ -43,8 +43,7 @@ async def test_the_wait_for_a_task_at_several_shards_is_told() -> None:
             await ready.wait()
             return pb.AwaitTasksResponse(ready=True)
 
-        for broker in stage.brokers:
-            broker.on |= {"Reserve": pb.ReserveResponse(), "AwaitTasks": never}
+        stage.on_all(Reserve=pb.ReserveResponse(), AwaitTasks=never)
         stage.brokers[1].on |= {"AwaitTasks": await_tasks}
         sent_s = time.monotonic()
         call = asyncio.create_task(stage.call("Reserve", RESERVE))

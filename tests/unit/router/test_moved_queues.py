@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import ClusterRecord, QueueRecord
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.routes import moved_queues
 from holdfast.routing.homes import home_shard
@@ -81,8 +82,7 @@ async def test_other_queues_do_not_disturb_a_wait(shop: Shop) -> None:
         await asyncio.sleep(0)
     assert not call.done()
     assert shop.count("AwaitTasks") == 1
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    await end_tasks([call])
     while shop.admission.calls:
         await asyncio.sleep(0.01)
     assert shop.gateway.broker_waits == 0

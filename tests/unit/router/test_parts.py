@@ -39,8 +39,7 @@ def lose(stage: Stage, how: str) -> None:
             return accept_all()(call)
         return never(call) if how == "silent" else not_leader(None, 0)
 
-    for broker in stage.brokers:
-        broker.on["Enqueue"] = answer
+    stage.on_all(Enqueue=answer)
 
 
 def batch(*shards: int) -> pb.EnqueueRequest:
@@ -86,8 +85,7 @@ async def test_a_part_that_waits_for_a_task_is_not_given_up(stage: Stage) -> Non
         done = pb.TaskInfo(task_id=call.request.task_ids[0])
         return pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=done)])
 
-    for broker in stage.brokers:
-        broker.on["WaitTasks"] = wait
+    stage.on_all(WaitTasks=wait)
     names = [task_id(0, 1), task_id(LOST, 2)]
     response = await stage.call("WaitTasks", pb.WaitTasksRequest(task_ids=names, wait_ms=30_000), timeout_s=LONG_S)
     assert [outcome.task.task_id for outcome in response.outcomes] == names

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import RefusedError
@@ -190,8 +191,7 @@ async def test_calls_wait_for_an_election(stage: Stage) -> None:
         asked += 1
         return not_leader(None, 1) if asked < 7 else accept_all()(call)
 
-    for broker in stage.brokers:
-        broker.on["Enqueue"] = elect
+    stage.on_all(Enqueue=elect)
     assert (await stage.call("Enqueue", enqueue(request_id=""))).outcomes[0].accepted.task_id == "0:p"
 
 
@@ -302,8 +302,7 @@ async def test_an_unknown_outcome_is_not_hidden_by_later_refusals(stage: Stage) 
 
 
 async def test_the_callers_deadline_bounds_all_attempts(stage: Stage) -> None:
-    for broker in stage.brokers:
-        broker.on["Enqueue"] = not_leader(None, 1)
+    stage.on_all(Enqueue=not_leader(None, 1))
     began_s = time.monotonic()
     refused = await last_word(stage, "Enqueue", enqueue(), 1.5)
     assert 0.3 < elapsed_since(began_s) < 8
@@ -317,8 +316,7 @@ async def test_the_callers_deadline_bounds_all_attempts(stage: Stage) -> None:
 
 async def test_a_redirect_never_reaches_the_caller(stage: Stage) -> None:
     """It may have no way to the brokers, and a client would follow it."""
-    for broker in stage.brokers:
-        broker.on["Enqueue"] = not_leader(stage.brokers[0].address, 1)
+    stage.on_all(Enqueue=not_leader(stage.brokers[0].address, 1))
     refused = await last_word(stage, "Enqueue", enqueue())
     assert refused.reason in ("NOT_LEADER", "OUTCOME_UNKNOWN")  # the last attempt may have been cut off
     assert "leader" not in refused.metadata
@@ -364,8 +362,7 @@ async def test_bytes_under_way_are_bounded() -> None:
         await stage.brokers[0].wait_for("Enqueue")
         _, reason, _ = await refusal_of(stage.call("Enqueue", enqueue("x" * 800)))
         assert reason == "OVERLOADED"
-        held.cancel()
-        await asyncio.gather(held, return_exceptions=True)
+        await end_tasks([held])
 
 
 async def test_a_stop_sends_waiting_calls_elsewhere(stage: Stage) -> None:

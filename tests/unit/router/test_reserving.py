@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.reserving import Reserving
@@ -169,8 +170,7 @@ async def test_each_shard_is_first_at_times_and_a_retry_starts_alike(shop: Shop)
     def full(call: Call) -> pb.ReserveResponse:
         return pb.ReserveResponse(claims=[pb.Claim(task_id="x", token=1)])
 
-    for broker in shop.brokers:
-        broker.on["Reserve"] = full
+    shop.on_all(Reserve=full)
     starts = []
     for _ in range(100):
         await shop.reserve()
@@ -189,8 +189,7 @@ async def test_each_shard_of_the_first_queue_is_first_equally_often() -> None:
     async with Stage(2, shards=8) as stage:
         stage.table.pin("first", 3, 2)
         stage.table.pin("second", *range(8))
-        for broker in stage.brokers:
-            broker.on["Reserve"] = pb.ReserveResponse(claims=[pb.Claim(task_id="x", token=1)])
+        stage.on_all(Reserve=pb.ReserveResponse(claims=[pb.Claim(task_id="x", token=1)]))
         for number in range(40):
             request = pb.ReserveRequest(
                 queues=["first", "second"], max_tasks=1, lease_ms=5000, worker="w", claim_request_id=f"request-{number}"
@@ -241,31 +240,28 @@ def _first_shard(request_id: str) -> int:
 
 
 async def test_a_lost_answer_without_a_request_id_is_an_unknown_outcome(shop: Shop) -> None:
-    for broker in shop.brokers:
-        broker.on["Reserve"] = Refusal(grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN", "Who knows.")
+    shop.on_all(Reserve=Refusal(grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN", "Who knows."))
     _, reason, _ = await refusal_of(shop.reserve())
     assert reason == "OUTCOME_UNKNOWN"
     assert shop.count("Reserve") == 1  # what may have been claimed at one is not claimed again at another
 
 
 async def test_a_shard_that_refuses_does_not_keep_the_others_from_answering(shop: Shop) -> None:
-    full = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "WORKER_AT_LIMIT", "Enough.", retry_after_ms=1000)
+    full = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "WORKER_AT_LIMIT", "Enough.", retry_after_ms=50)
     shop.brokers[0].on["Reserve"] = full
     shop.fake_shards[0].put("too many")
     call = asyncio.create_task(shop.reserve(wait_ms=10_000, timeout_s=20))
     await shop.brokers[1].wait_for("AwaitTasks")
     shop.fake_shards[1].put("fine")
     assert await call == ["fine"]
-    for broker in shop.brokers:
-        broker.on["Reserve"] = full
+    shop.on_all(Reserve=full)
     code, reason, _ = await refusal_of(shop.reserve(wait_ms=300))
     assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "WORKER_AT_LIMIT")
 
 
 async def test_bad_requests_are_refused_by_the_first_shard(shop: Shop) -> None:
     bad = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE", "Bad lease.")
-    for broker in shop.brokers:
-        broker.on["Reserve"] = bad
+    shop.on_all(Reserve=bad)
     _, reason, _ = await refusal_of(shop.reserve())
     assert (reason, shop.count("Reserve")) == ("OUT_OF_RANGE", 1)
     _, reason, _ = await refusal_of(shop.reserve(wait_ms=60_001))
@@ -276,12 +272,9 @@ async def test_each_shard_is_asked_for_its_own_queues_the_first_ones_first(shop:
     shop.table.at_home("only2", 2)
     shop.table.at_home("only0", 0)
     request = pb.ReserveRequest(
-        queues=["only2", "q", "only0"],
-        queue_tasks_max=[7, 0, 9],
-        max_tasks=5,
-        lease_ms=5000,
+        queues=["only2", "q", "only0"], queue_tasks_max=[7, 0, 9], max_tasks=5, lease_ms=5000,
         type_lease_ms={"slow": 60_000},
-    )
+    )  # fmt: skip
     await shop.call("Reserve", request)
     asked = {call.shard: call.request for broker in shop.brokers for call in broker.calls}
     assert {shard: list(one.queues) for shard, one in asked.items()} == {
@@ -321,16 +314,14 @@ async def test_claims_for_a_caller_that_has_gone_are_given_back(
         released.set()
         return shop.fake_shards[1].release(call)
 
-    for broker in shop.brokers:
-        broker.on |= {"Reserve": claim_late, "Release": release}
+    shop.on_all(Reserve=claim_late, Release=release)
     # The answer is on its way already when the call is cancelled.
     monkeypatch.setattr("holdfast.transport.grpc_channels.GrpcCall.cancel", lambda _call: False)
     request = pb.ReserveRequest(queues=[queue], max_tasks=1, lease_ms=5000)
     waiting = asyncio.create_task(shop.call("Reserve", request))
     while not shop.count("Reserve"):
         await asyncio.sleep(0.01)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await end_tasks([waiting])
     while shop.admission.calls:  # until the router has noticed
         await asyncio.sleep(0.01)
     deliver.set()
@@ -359,8 +350,7 @@ async def test_claims_that_may_be_asked_for_again_are_not_given_back(
     request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, claim_request_id=request_id)
     waiting = asyncio.create_task(shop.call("Reserve", request))
     await shop.brokers[1].wait_for("Reserve")
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await end_tasks([waiting])
     while shop.admission.calls:
         await asyncio.sleep(0.01)
     answered.set()
@@ -381,8 +371,7 @@ async def test_a_caller_that_hangs_up_ends_the_wait_at_the_broker(shop: Shop) ->
     request = pb.ReserveRequest(queues=["single"], max_tasks=1, lease_ms=5000, wait_ms=30_000)
     waiting = asyncio.create_task(shop.call("Reserve", request))
     await shop.brokers[1].wait_for("AwaitTasks")
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await end_tasks([waiting])
     await shop.brokers[1].wait_for_hang_up("AwaitTasks")
     assert shop.count("Release") == 0
 
@@ -411,8 +400,7 @@ async def test_await_tasks_answers_for_all_shards(shop: Shop) -> None:
 )
 async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(shop: Shop, answer: Any) -> None:
     """A queue at its limit, or paused: its tasks are there, but cannot be claimed. Or shards that do not wait."""
-    for broker in shop.brokers:
-        broker.on |= {"AwaitTasks": answer, "Reserve": pb.ReserveResponse()}
+    shop.on_all(AwaitTasks=answer, Reserve=pb.ReserveResponse())
     began_s = time.monotonic()
     with stalls() as stalled:
         assert await shop.reserve(wait_ms=600) == []
@@ -425,8 +413,7 @@ async def test_tasks_that_nobody_can_have_are_not_asked_for_without_end(shop: Sh
 
 
 async def test_a_wait_for_tasks_does_not_ask_without_end_either(shop: Shop) -> None:
-    for broker in shop.brokers:
-        broker.on["AwaitTasks"] = pb.AwaitTasksResponse()
+    shop.on_all(AwaitTasks=pb.AwaitTasksResponse())
     with stalls() as stalled:
         answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=600, worker="w"))
     assert not answer.ready
@@ -445,8 +432,7 @@ async def test_claims_in_runs_are_claims(shop: Shop) -> None:
         released.set()
         return pb.ReleaseResponse()
 
-    for broker in shop.brokers:
-        broker.on |= {"Reserve": pb.ReserveResponse(), "Release": release}
+    shop.on_all(Reserve=pb.ReserveResponse(), Release=release)
     shop.brokers[1].on["Reserve"] = pb.ReserveResponse(runs=[run, alone])
     shop.table.pin("wide", 0, 1)
     request = pb.ReserveRequest(queues=["wide"], max_tasks=9, lease_ms=5000, takes_runs=True)

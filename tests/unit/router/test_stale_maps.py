@@ -3,8 +3,6 @@
 import grpc
 import pytest
 
-from holdfast.client._leaders import ClientRetryState, ListedLeader
-from holdfast.client.errors import ConnectionFailed, Unavailable
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import place
 from holdfast.routing.sets import automatic_key, shard_for_task
@@ -41,8 +39,7 @@ def test_the_whole_call_is_refused(queue: str, generation: int, why: str, newest
 async def test_a_retry_through_a_router_that_is_behind_makes_no_second_task() -> None:
     """It is refused until the router has heard of the set; then it goes to where its first attempt went."""
     async with Stage(3) as stage:
-        for broker in stage.brokers:
-            broker.on["Enqueue"] = accept_all()
+        stage.on_all(Enqueue=accept_all())
         stage.table.at_home("q", 0)
         current = Table(3)
         current.pin("q", 0, 1, 2)
@@ -55,22 +52,3 @@ async def test_a_retry_through_a_router_that_is_behind_makes_no_second_task() ->
         assert not any(broker.calls for broker in stage.brokers)
         stage.table.routes |= current.routes
         assert (await stage.call("Enqueue", retry, attempt=3)).outcomes[0].accepted.task_id == "2:p"
-
-
-def test_a_client_goes_on_to_the_next_router() -> None:
-    stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
-    state = ClientRetryState(ListedLeader(["a:1", "b:1"]), retry=True, repeatable=False)
-    assert state.after(stale, 0.0) is not None
-    assert state.address == "b:1"
-    reported = state.last_word(stale)
-    assert (type(reported), getattr(reported, "reason", "")) == (Unavailable, "STALE_MAP")
-
-
-def test_a_client_does_not_take_it_for_a_no_after_a_lost_answer() -> None:
-    state = ClientRetryState(ListedLeader(["a:1", "b:1"]), retry=True, repeatable=True)
-    state.after(ConnectionFailed("a:1", "lost"), 0.0)
-    stale = Unavailable("Not yet.", reason="STALE_MAP", retry_after_ms=100)
-    assert state.after(stale, 0.0) is not None
-    reported = state.last_word(stale)
-    assert isinstance(reported, ConnectionFailed)
-    assert reported.sent

@@ -76,7 +76,7 @@ class Hall(Shop):
         return calls
 
     async def until_waiting(self, count: int) -> None:
-        while self.gateway._reserving.waits.callers != count:
+        while self.gateway.reserving.waits.callers != count:
             await asyncio.sleep(0.001)
 
     async def __aexit__(self, *reported: object) -> None:
@@ -148,7 +148,7 @@ async def test_who_was_beaten_keeps_its_place(hall: Hall) -> None:
         await asyncio.sleep(0.001)
     hall.brokers[0].on["Reserve"] = beaten
     hall.shards[0].tasks = hall.shards[0].reported = 0
-    while hall.gateway._reserving.waits._waiters.lines["q"].free != 3:
+    while hall.gateway.reserving.waits.waiters.lines["q"].free != 3:
         await asyncio.sleep(0.001)
     hall.shards[1].put(1)
     await calls[0]
@@ -167,8 +167,7 @@ async def test_who_polls_again_asks_no_broker_while_others_wait(hall: Hall) -> N
     await hall.until_waiting(3)
     assert [len(broker.calls) for broker in hall.brokers] == before
     # What nobody has seen is shown to a broker first, so that it says what is wrong.
-    for broker in hall.brokers:
-        broker.on["Reserve"] = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE", "Bad lease.")
+    hall.on_all(Reserve=Refusal(grpc.StatusCode.INVALID_ARGUMENT, "OUT_OF_RANGE", "Bad lease."))
     _, reason, _ = await refusal_of(hall.worker("w9", lease_ms=1))
     assert reason == "OUT_OF_RANGE"
     _, reason, _ = await refusal_of(hall.worker("w9", claim_request_id="a\n3"))
@@ -236,8 +235,7 @@ async def test_claims_of_an_earlier_attempt_that_come_late_are_found(
 async def test_a_list_of_workers_says_who_waits_here(hall: Hall) -> None:
     """Brokers do not know: they have seen a worker at its first poll."""
     reported = queues_pb2.ListWorkersResponse(workers=[queues_pb2.WorkerInfo(worker=name) for name in ("other", "w1")])
-    for broker in hall.brokers:
-        broker.on["ListWorkers"] = reported
+    hall.on_all(ListWorkers=reported)
     calls = await hall.workers(2)
     page = await hall.call("ListWorkers", queues_pb2.ListWorkersRequest())
     assert {worker.worker: worker.is_waiting for worker in page.workers} == {"other": False, "w1": True}
@@ -293,7 +291,7 @@ async def test_bytes_of_waiting_calls_are_bounded() -> None:
 
 
 async def test_waits_at_brokers_are_bounded(hall: Hall) -> None:
-    hall.gateway._reserving.waits._waits_max = 3
+    hall.gateway.reserving.waits.waits_max = 3
     await hall.workers(1)
     hall.table.pin("other", 0, 1)
     _, reason, error = await refusal_of(hall.worker("w", queues=["other"]))

@@ -148,8 +148,7 @@ async def test_a_call_leaves_a_leader_that_it_gets_no_connection_to(mute: Any) -
     async with Stage(3) as stage:
         stage.table.at_home("q", 0)
         stage.table.leaders[0] = (mute.address, 1)
-        for broker in stage.brokers:
-            broker.on |= {"FindLeader": leads(stage.brokers[2].address, 9), "Enqueue": accept_all()}
+        stage.on_all(FindLeader=leads(stage.brokers[2].address, 9), Enqueue=accept_all())
         began_s = time.monotonic()
         answer = await stage.call("Enqueue", enqueue(request_id=""))
         assert answer.outcomes[0].accepted.task_id == "0:p"

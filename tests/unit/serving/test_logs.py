@@ -41,13 +41,9 @@ def test_a_json_line_has_time_level_logger_and_values() -> None:
     record = logged(shard=3, path=Path("/x"), error=ValueError("bad"))
     assert record.pop("timestamp").endswith("Z")
     assert record == {
-        "event": "it happened",
-        "level": "info",
-        "logger": "holdfast.test",
-        "shard": 3,
-        "path": "/x",
+        "event": "it happened", "level": "info", "logger": "holdfast.test", "shard": 3, "path": "/x",
         "error": "ValueError: bad",
-    }
+    }  # fmt: skip
 
 
 @dataclass

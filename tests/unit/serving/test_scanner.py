@@ -17,14 +17,10 @@ HEADERS = 4  # of a TaskSpec
 texts = st.text(max_size=5)
 numbers = st.integers(0, 2**63 - 1)
 tasks = st.builds(
-    pb.TaskSpec,
-    queue=texts,
-    payload=st.binary(max_size=200),
-    headers=st.dictionaries(texts, texts, max_size=4),
-    priority=st.none() | numbers,
-    delay_ms=numbers,
+    pb.TaskSpec, queue=texts, payload=st.binary(max_size=200), headers=st.dictionaries(texts, texts, max_size=4),
+    priority=st.none() | numbers, delay_ms=numbers,
     retry=st.none() | st.builds(pb.RetryPolicy, base_ms=st.none() | numbers, non_retryable=st.lists(texts, max_size=3)),
-)
+)  # fmt: skip
 requests = st.builds(pb.EnqueueRequest, tasks=st.lists(tasks, max_size=8))
 
 

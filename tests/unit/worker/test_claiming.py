@@ -2,6 +2,8 @@
 not answer is settled beside the next one."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -12,7 +14,29 @@ from holdfast.client.worker.leases import Leases
 from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.slots import Slots
 from holdfast.client.worker.standstill import Standstill
+from holdfast.common.service import end_tasks
 from tests.simulation import virtual_time
+
+
+def nobody(_claim: ClaimedTask) -> None: ...
+
+
+Take = Callable[[ClaimedTask], None]
+
+
+def claimer_of(
+    server: object, slots: Slots, claimed: Take = nobody, give_back: Take = nobody, lease_ms: int = 1000
+) -> Claimer:
+    leases, standstill = Leases(lease_ms, {}), Standstill(list, 1000)
+    return Claimer(cast(AsyncClient, server), slots, "w", leases, standstill, claimed, give_back, Meter([]))
+
+
+@asynccontextmanager
+async def running(claimer: Claimer) -> AsyncIterator["asyncio.Task[None]"]:
+    task = asyncio.create_task(claimer.run())
+    yield task
+    await end_tasks([task])
+
 
 SUSPECT = ClaimedTask(task_id="suspect", token=9, queue="mail", type="t", alone=True)
 
@@ -42,17 +66,13 @@ def ask_while_busy(server: Server, busy_s: float) -> tuple[list[tuple[float, boo
         def claimed(claim: ClaimedTask) -> None:
             slots.take(claim.queue, is_alone=claim.alone)
 
-        claimer = Claimer(
-            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), claimed, claimed, Meter([])
-        )  # fmt: skip
-        claiming = asyncio.create_task(claimer.run())
-        await asyncio.sleep(busy_s)
-        slots.ended("mail")
-        slots.reported()
-        claimer.slots_changed(reopened=False)
-        await asyncio.sleep(1)
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
+        claimer = claimer_of(server, slots, claimed, claimed)
+        async with running(claimer):
+            await asyncio.sleep(busy_s)
+            slots.ended("mail")
+            slots.reported()
+            claimer.slots_changed(reopened=False)
+            await asyncio.sleep(1)
         return slots
 
     slots = virtual_time.run(act, 1)
@@ -128,14 +148,9 @@ def settle(
             begun.append(claim.task_id)
             room.take(claim.queue, is_alone=claim.alone)
 
-        claimer = Claimer(
-            cast(AsyncClient, server), room, "w", Leases(lease_ms, {}), Standstill(list, 1000), claimed,
-            lambda claim: given_back.append(claim.task_id), Meter([]),
-        )  # fmt: skip
-        claiming = asyncio.create_task(claimer.run())
-        await asyncio.sleep(seconds)
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
+        claimer = claimer_of(server, room, claimed, lambda claim: given_back.append(claim.task_id), lease_ms)
+        async with running(claimer):
+            await asyncio.sleep(seconds)
         return begun, given_back, [claim.task_id for claim in await claimer.collect()]
 
     return virtual_time.run(act, 1)
@@ -188,15 +203,9 @@ def test_a_worker_that_stops_asks_once_more_for_what_is_unsettled() -> None:
     server = SilentShard(1, [], [])
 
     async def act() -> list[str]:
-        room = Slots(2, {"mail": None})
-        claimer = Claimer(
-            cast(AsyncClient, server), room, "w", Leases(30_000, {}), Standstill(list, 1000), lambda claim: None,
-            lambda claim: None, Meter([]),
-        )  # fmt: skip
-        claiming = asyncio.create_task(claimer.run())
-        await asyncio.sleep(1)
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
+        claimer = claimer_of(server, Slots(2, {"mail": None}), lease_ms=30_000)
+        async with running(claimer):
+            await asyncio.sleep(1)
         server.settled = [AWAY, Claims(LATE)]
         return [claim.task_id for claim in await claimer.collect()]
 
@@ -228,15 +237,9 @@ def test_it_waits_as_long_as_a_crowded_server_suggests_and_as_usual_where_that_i
     server = Crowded()
 
     async def act() -> None:
-        claimer = Claimer(
-            cast(AsyncClient, server), Slots(2, {"mail": None}), "w", Leases(1000, {}), Standstill(list, 1000),
-            lambda claim: None, lambda claim: None, Meter([]),
-        )  # fmt: skip
-        claiming = asyncio.create_task(claimer.run())
-        await asyncio.sleep(1)
-        assert not claiming.done()
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
+        async with running(claimer_of(server, Slots(2, {"mail": None}))) as claiming:
+            await asyncio.sleep(1)
+            assert not claiming.done()
 
     virtual_time.run(act, 1)
     assert server.waits_ms == [30_000, 200_000, 250_000, 30_000]
@@ -250,12 +253,8 @@ def test_a_bug_in_asking_for_earlier_claims_ends_it() -> None:
             return Claims(unsettled_shards=[3])
 
     async def act() -> None:
-        claimer = Claimer(
-            cast(AsyncClient, Buggy()), Slots(2, {"mail": None}), "w", Leases(1000, {}), Standstill(list, 1000),
-            lambda claim: None, lambda claim: None, Meter([]),
-        )  # fmt: skip
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(claimer.run(), 10)
+            await asyncio.wait_for(claimer_of(Buggy(), Slots(2, {"mail": None})).run(), 10)
 
     virtual_time.run(act, 1)
 
@@ -267,19 +266,14 @@ def quiet_at(server: Server, quiet_s: float, *, resumes: bool) -> tuple[list[flo
     async def act() -> float:
         slots = Slots(4, {"mail": None})
         slots.take("mail")
-        claimer = Claimer(
-            cast(AsyncClient, server), slots, "w", Leases(1000, {}), Standstill(list, 1000), lambda _: None,
-            given_back.append, Meter([]),
-        )  # fmt: skip
+        claimer = claimer_of(server, slots, give_back=given_back.append)
         began_s = asyncio.get_running_loop().time()
-        claiming = asyncio.create_task(claimer.run())
-        for seconds, is_quiet in ((quiet_s, True), (20.0, not resumes)):
-            await asyncio.sleep(seconds)
-            slots.is_quiet = is_quiet
-            claimer.slots_changed(reopened=True)
-        await asyncio.sleep(20)
-        claiming.cancel()
-        await asyncio.gather(claiming, return_exceptions=True)
+        async with running(claimer):
+            for seconds, is_quiet in ((quiet_s, True), (20.0, not resumes)):
+                await asyncio.sleep(seconds)
+                slots.is_quiet = is_quiet
+                claimer.slots_changed(reopened=True)
+            await asyncio.sleep(20)
         return began_s
 
     began_s = virtual_time.run(act, 1)

@@ -9,6 +9,7 @@ from holdfast.client.worker.heartbeats import Heartbeats, end_if_over, lose
 from holdfast.client.worker.jobs import Job, Phase, new_job
 from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.standstill import Standstill
+from holdfast.common.service import end_tasks
 
 
 def job(timeout_ms: int | None = 10_000, task_id: str = "1") -> Job:
@@ -59,7 +60,7 @@ async def test_no_timer_outlives_its_job_or_its_deadline() -> None:
     assert not ends.timed_out
     assert not moves.timed_out
     deadlines.forget(moves)
-    assert deadlines._timers == {}
+    assert deadlines.timers == {}
 
 
 async def test_leases_of_attempts_that_took_too_long_are_not_extended() -> None:
@@ -82,6 +83,5 @@ async def test_leases_of_attempts_that_took_too_long_are_not_extended() -> None:
     try:
         await asyncio.wait_for(seen.wait(), 20)
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await end_tasks([running])
     assert asked == ["runs"]

@@ -132,9 +132,9 @@ class Ended:
 
 
 @contextmanager
-def running(threads_max: int = 4) -> Iterator[tuple[Handlers, Ended]]:
+def running(threads_max: int = 4, *, more: Holdfast | None = None) -> Iterator[tuple[Handlers, Ended]]:
     ended = Ended()
-    handlers = Handlers(app.tasks, threads_max, ended)
+    handlers = Handlers({**app.tasks, **(more.tasks if more else {})}, threads_max, ended)
     try:
         yield handlers, ended
     finally:
@@ -199,20 +199,19 @@ def test_a_task_that_a_handler_starts_cannot_end_the_worker(how: type[BaseExcept
     async def leave() -> None:
         raise how
 
-    @app.task(name="leaves_in_a_task")
+    own = Holdfast("localhost:1")
+
+    @own.task
     async def leaves_in_a_task() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(leave())
 
-    try:
-        with running() as (handlers, ended):
-            handlers.start(job("leaves_in_a_task"))
-            outcome = ended.next()
-            assert isinstance(outcome, AttemptFailed)
-            handlers.start(job("add_async", b"[1, 2]"))
-            assert ended.next() == Succeeded(b"3")
-    finally:
-        del app._tasks["leaves_in_a_task"]
+    with running(more=own) as (handlers, ended):
+        handlers.start(job("leaves_in_a_task"))
+        outcome = ended.next()
+        assert isinstance(outcome, AttemptFailed)
+        handlers.start(job("add_async", b"[1, 2]"))
+        assert ended.next() == Succeeded(b"3")
 
 
 def test_an_outcome_that_cannot_be_told_is_a_failure_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,30 +310,29 @@ def test_handlers_know_their_task_and_nobody_elses() -> None:
 
 def test_blocking_handlers_run_side_by_side_on_as_many_threads_as_they_need() -> None:
     together = threading.Barrier(4)
+    own = Holdfast("localhost:1")
 
-    @app.task(name="meet")
+    @own.task
     def meet() -> None:
         together.wait(timeout=WAIT_S)
 
-    try:
-        with running(threads_max=4) as (handlers, ended):
-            for _ in range(4):
-                handlers.start(job("meet"))
-            assert [ended.next() for _ in range(4)] == [Succeeded(None)] * 4
-            before = threading.active_count()
-            for _ in range(4):
-                handlers.start(job("nothing"))
-                ended.next()
-            assert threading.active_count() <= before, "idle threads are used again"
-    finally:
-        del app._tasks["meet"]
+    with running(threads_max=4, more=own) as (handlers, ended):
+        for _ in range(4):
+            handlers.start(job("meet"))
+        assert [ended.next() for _ in range(4)] == [Succeeded(None)] * 4
+        before = threading.active_count()
+        for _ in range(4):
+            handlers.start(job("nothing"))
+            ended.next()
+        assert threading.active_count() <= before, "idle threads are used again"
 
 
 def test_closing_does_not_wait_for_a_blocking_handler() -> None:
     goes_on = threading.Event()
     runs = threading.Event()
+    own = Holdfast("localhost:1")
 
-    @app.task(name="blocks")
+    @own.task
     def blocks() -> None:
         runs.set()
         goes_on.wait(WAIT_S)
@@ -342,11 +340,10 @@ def test_closing_does_not_wait_for_a_blocking_handler() -> None:
     late: list[Any] = []
     record: Callable[[Job, Outcome], None] = lambda job, outcome: late.append(outcome)  # noqa: E731
     try:
-        handlers = Handlers(app.tasks, 1, record)
+        handlers = Handlers(own.tasks, 1, record)
         handlers.start(job("blocks"))
         assert runs.wait(WAIT_S)
         handlers.close()
         assert late == []
     finally:
         goes_on.set()
-        del app._tasks["blocks"]

@@ -16,6 +16,7 @@ from holdfast.client import (
     WorkerState,
 )
 from holdfast.client.worker.presence import Presence
+from holdfast.common.service import end_tasks
 from tests.simulation import virtual_time
 
 RUNNING, QUIET, GONE = WorkerState.RUNNING, WorkerState.QUIET, WorkerState.GONE
@@ -51,8 +52,7 @@ def run(server: Server, seconds: float, *, changes_at: float | None = None) -> t
             heard.append(presence.was_heard)
             if second + 1 == changes_at:
                 presence.state_changed()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await end_tasks([running])
         await presence.leave()
 
     virtual_time.run(act, 1)

@@ -282,7 +282,7 @@ class SilentShard(ScriptedCalls):
 
 
 async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling_module, "_LATE_S", 0.01)
+    monkeypatch.setattr(settling_module, "LATE_S", 0.01)
     calls, answers = SilentShard(), Answers()
     late: list[int] = []
     calls.gate.clear()

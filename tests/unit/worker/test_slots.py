@@ -5,31 +5,30 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.worker.slots import Slots
+from holdfast.client.worker.slots import Ask, Slots
+
+
+def asked(slots: Slots) -> Ask:
+    ask = slots.ask()
+    assert ask is not None
+    return ask
 
 
 def test_asks_for_what_is_free_and_for_nothing_when_full() -> None:
     slots = Slots(2, {"mail": None})
-    ask = slots.ask()
-    assert ask is not None
+    ask = asked(slots)
     assert (ask.queues, ask.tasks_max, ask.tasks_max_by_queue) == (["mail"], 2, {})
     slots.take("mail")
-    ask = slots.ask()
-    assert ask is not None
-    assert ask.tasks_max == 1
+    assert asked(slots).tasks_max == 1
     slots.take("mail")
     assert slots.ask() is None
 
 
 def test_who_holds_nothing_says_so() -> None:
     slots = Slots(2, {"mail": None})
-    ask = slots.ask()
-    assert ask is not None
-    assert ask.empty_handed
+    assert asked(slots).empty_handed
     slots.take("mail")
-    ask = slots.ask()
-    assert ask is not None
-    assert not ask.empty_handed
+    assert not asked(slots).empty_handed
     slots.ended("mail")
     assert not slots.is_empty_handed, "its outcome is on its way"
     slots.late = 1
@@ -43,20 +42,17 @@ def test_a_task_that_must_be_alone_is() -> None:
     slots.ended("mail")
     assert slots.ask() is None, "its outcome is on its way"
     slots.reported()
-    ask = slots.ask()
-    assert ask is not None
+    ask = asked(slots)
     assert (ask.tasks_max, ask.empty_handed) == (5, True)
 
 
 def test_a_queue_at_its_limit_is_left_out_until_one_of_its_handlers_has_ended() -> None:
     slots = Slots(10, {"mail": 1, "reports": None})
     slots.take("mail")
-    ask = slots.ask()
-    assert ask is not None
+    ask = asked(slots)
     assert (ask.queues, ask.tasks_max_by_queue) == (["reports"], {})
     assert slots.ended("mail"), "the queue was at its limit"
-    ask = slots.ask()
-    assert ask is not None
+    ask = asked(slots)
     assert (sorted(ask.queues), ask.tasks_max_by_queue) == (["mail", "reports"], {"mail": 1})
 
 
@@ -64,8 +60,7 @@ def test_queues_take_turns_at_being_first() -> None:
     slots = Slots(1, {"a": None, "b": None, "c": None})
     firsts = []
     for _ in range(6):
-        ask = slots.ask()
-        assert ask is not None
+        ask = asked(slots)
         firsts.append(ask.queues[0])
         assert sorted(ask.queues) == ["a", "b", "c"]
     assert firsts == ["a", "b", "c"] * 2
@@ -79,9 +74,7 @@ def test_what_is_not_reported_yet_bounds_what_is_claimed() -> None:
     assert slots.running == 0
     assert slots.ask() is None, "six tasks wait for their report: no more until one has gone through"
     slots.reported()
-    ask = slots.ask()
-    assert ask is not None
-    assert ask.tasks_max == 1
+    assert asked(slots).tasks_max == 1
 
 
 def test_reports_that_wait_for_a_silent_shard_leave_room_for_tasks_of_others_within_a_bound() -> None:
@@ -90,16 +83,12 @@ def test_reports_that_wait_for_a_silent_shard_leave_room_for_tasks_of_others_wit
         slots.take("mail")
         slots.ended("mail")
     slots.late = 6
-    ask = slots.ask()
-    assert ask is not None
-    assert ask.tasks_max == 3, "all slots"
+    assert asked(slots).tasks_max == 3, "all slots"
     for _ in range(5):
         slots.take("mail")
         slots.ended("mail")
     slots.late = 11
-    ask = slots.ask()
-    assert ask is not None
-    assert ask.tasks_max == 1, "however many shards are silent: four tasks for each slot"
+    assert asked(slots).tasks_max == 1, "however many shards are silent: four tasks for each slot"
     slots.take("mail")
     slots.ended("mail")
     assert slots.ask() is None
@@ -140,7 +129,6 @@ def test_limits_hold_whatever_the_server_gives(
         slots.reported()
     for _ in range(unreported):
         slots.reported()
-    ask = slots.ask()
-    assert ask is not None
+    ask = asked(slots)
     assert ask.tasks_max == concurrency
     assert set(ask.queues) == set(limits)

@@ -12,7 +12,7 @@ from holdfast.cli.problems import CommandFailed, ExitCode, Problem, not_current,
 from holdfast.client import HoldfastError, MoveWish
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
-_WATCH_EVERY_S = 1.0
+WATCH_EVERY_S = 1.0
 
 _Leaders = Annotated[bool, typer.Option("--leaders", help="Only who leads: spread leaders evenly, move no data.")]
 
@@ -142,7 +142,7 @@ def shard_watch(
                         redraw(_screen(watched))
                     if watched.is_done:
                         return ExitCode.OK
-                time.sleep(_WATCH_EVERY_S)
+                time.sleep(WATCH_EVERY_S)
     except KeyboardInterrupt:
         return ExitCode.OK
 

@@ -22,25 +22,25 @@ class Deadlines:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._loop = asyncio.get_running_loop()
-        self._timers: dict[Job, asyncio.TimerHandle] = {}
+        self.timers: dict[Job, asyncio.TimerHandle] = {}
 
     @property
     def pending(self) -> int:
         """How many attempts are watched."""
-        return len(self._timers)
+        return len(self.timers)
 
     def watch(self, job: Job) -> None:
         self.forget(job)
         if job.deadline_s is not None and job.phase is Phase.RUNNING and not job.timed_out:
-            self._timers[job] = self._loop.call_later(max(0.0, job.deadline_s - self._now_s()), self._passed, job)
+            self.timers[job] = self._loop.call_later(max(0.0, job.deadline_s - self._now_s()), self._passed, job)
 
     def forget(self, job: Job) -> None:
-        timer = self._timers.pop(job, None)
+        timer = self.timers.pop(job, None)
         if timer is not None:
             timer.cancel()
 
     def _passed(self, job: Job) -> None:
-        del self._timers[job]
+        del self.timers[job]
         time_out(job)
 
 

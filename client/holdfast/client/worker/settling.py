@@ -30,7 +30,7 @@ _BATCH_MAX = 500
 _BATCH_BYTES_MAX = 1024 * 1024
 _ITEM_BYTES = 100  # what an item costs beside its result or its error
 _CALL_S_MAX = 10.0
-_LATE_S = 1.0  # a shard that has not answered for so long is not expected to do so soon
+LATE_S = 1.0  # a shard that has not answered for so long is not expected to do so soon
 _REFUSED_MAX = 2  # reports of one failure; then there is nothing left to be left out
 
 ReportT = TypeVar("ReportT", bound=Outcome)
@@ -199,7 +199,7 @@ class _Reports(Service, Generic[ReportT, AnswerT]):
         timer: asyncio.TimerHandle | None = None  # since the last answer
         try:
             while line.waiting:
-                timer = timer or loop.call_later(_LATE_S, self._set_late, line, True)
+                timer = timer or loop.call_later(LATE_S, self._set_late, line, True)
                 error = await self._send_next(line)
                 if error is not None:
                     await line.outage.pause(error)

@@ -46,7 +46,7 @@ MAP_WAIT_S = 1.0  # for the map to have what etcd has
 ASK_S = 3.0  # one node, for sizes and lags
 TRANSFER_S = 10.0
 _AT_ONCE = 16
-_TRANSFERS_AT_ONCE = 8
+TRANSFERS_AT_ONCE = 8
 _SUMMARY_CHARS_MAX = 1000
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class PlanAdmin:
     async def _hand_over(self, plan: PlanRecord, reasons: dict[int, str]) -> PlanRecord:
         """Ask for some of the transfers that are due; any of them, so that those that fail do not hold up the rest."""
         all_due = transfers_due(plan, view_steps(self._map(), plan))
-        due = random.sample(all_due, min(len(all_due), _TRANSFERS_AT_ONCE))
+        due = random.sample(all_due, min(len(all_due), TRANSFERS_AT_ONCE))
         problems = await asyncio.gather(
             *(self._transfer_one(plan.steps[number].shard, plan.steps[number].destination) for number in due)
         )

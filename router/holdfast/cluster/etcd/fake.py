@@ -103,7 +103,7 @@ class FakeEtcd:
 
     async def revoke(self, lease: int) -> None:
         await self._arrive()
-        self._end_lease(lease)
+        self.end_lease(lease)
 
     async def watch(self, prefix: bytes, after_revision: int) -> AsyncGenerator[Changes, None]:
         reported = after_revision
@@ -187,7 +187,7 @@ class FakeEtcd:
         """End those whose time is over. It happens by itself as well, but a test that moved the clock need not wait."""
         if self._is_up:
             for lease in [lease for lease, held in self._leases.items() if held.ends_s <= self._clock()]:
-                self._end_lease(lease)
+                self.end_lease(lease)
             self._arm()
         self._wake()
 
@@ -217,10 +217,11 @@ class FakeEtcd:
         for change in changes:
             if isinstance(change, Put) and change.lease and change.lease not in self._leases:
                 raise LeaseLostError(change.lease, "etcd does not know it any more")
-        self._apply(changes)
+        self.apply(changes)
         return Committed(True, self.revision)
 
-    def _apply(self, changes: Sequence[Put | Delete]) -> None:
+    def apply(self, changes: Sequence[Put | Delete]) -> None:
+        """As somebody else's commit, in one go: no watch hears of it before the loop turns."""
         revision = self.revision + 1
         happened = []
         for change in changes:
@@ -241,10 +242,10 @@ class FakeEtcd:
             self._history[revision] = happened
             self._wake()
 
-    def _end_lease(self, lease: int) -> None:
+    def end_lease(self, lease: int) -> None:
         held = self._leases.get(lease)
         if held is not None:
-            self._apply([Delete(key) for key in sorted(held.keys)])
+            self.apply([Delete(key) for key in sorted(held.keys)])
             del self._leases[lease]
             self._wake()
 
