@@ -252,6 +252,14 @@ def test_the_newest_attempts_are_kept_and_go_with_their_task(shard: Shard) -> No
     assert shard.attempts(task_id) == ()
 
 
+def test_of_a_duplicate_that_has_ended_and_is_forgotten_nothing_more_is_known(shard: Shard) -> None:
+    """Its request id is remembered for longer than the task; it is forgotten only once it has ended."""
+    task_id = shard.task_in(SUCCEEDED, request_id=b"r")
+    shard.now_ms += KEEP_MS
+    shard.purge(task_id)
+    assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, 0)]
+
+
 def suspects(shard: Shard) -> list[bytes]:
     prefix = keys.suspects_of(QUEUE)
     found = [row[:16] for _, row in shard.kv.scan(prefix, keys.after_prefix(prefix), 100)]

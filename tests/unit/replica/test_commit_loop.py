@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
 
@@ -89,8 +89,15 @@ class Broker:
         return asyncio.ensure_future(self.shard.submit(entry))  # type: ignore[arg-type]  # an enqueue is never rejected
 
     async def stop(self) -> None:
-        self.commit_loop.stop()
-        await self.running
+        if not self.running.done():
+            self.commit_loop.stop()
+            await self.running
+
+    @property
+    def enqueued_total(self) -> int:
+        counted = self.shard.queue(QUEUE)
+        assert counted is not None
+        return counted.enqueued_total
 
 
 async def enqueue_for_ever(broker: Broker) -> None:
@@ -104,8 +111,10 @@ def disk() -> FakeDisk:
 
 
 @pytest.fixture
-async def broker(disk: FakeDisk) -> Broker:
-    return await Broker(disk, MemoryKV()).serving()
+async def broker(disk: FakeDisk) -> AsyncIterator[Broker]:
+    broker = await Broker(disk, MemoryKV()).serving()
+    yield broker
+    await broker.stop()
 
 
 async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
@@ -119,7 +128,6 @@ async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
     broker.thread.open()
     await asyncio.gather(first, *others)
     assert broker.thread.done - before == 2
-    await broker.stop()
 
 
 async def test_nothing_is_answered_before_its_sync(broker: Broker) -> None:
@@ -130,14 +138,12 @@ async def test_nothing_is_answered_before_its_sync(broker: Broker) -> None:
     assert broker.shard.queue(QUEUE) is None
     broker.thread.open()
     await call
-    await broker.stop()
 
 
 async def test_followers_hear_the_time_as_soon_as_somebody_serves(broker: Broker) -> None:
     """Whoever leads next begins with it: one who had heard none began late, and the next of the next moved time on."""
     await broker.enqueue()
     assert broker.replica.raft.shard_time_ms() >= START_MS
-    await broker.stop()
 
 
 async def test_the_time_that_followers_hear_goes_on_between_looks_at_the_clock(broker: Broker) -> None:
@@ -166,7 +172,6 @@ async def test_callers_have_their_answers_before_housekeeping_of_their_round_is_
     await call
     assert not chore.done()
     await chore
-    await broker.stop()
 
 
 async def test_housekeeping_is_applied_beside_the_sync_of_callers_who_came_meanwhile(broker: Broker) -> None:
@@ -187,7 +192,6 @@ async def test_housekeeping_is_applied_beside_the_sync_of_callers_who_came_meanw
     assert not any(call.done() for call in calls)
     broker.thread.open()
     await asyncio.gather(*calls)
-    await broker.stop()
 
 
 async def test_callers_who_cannot_be_taken_do_not_hold_up_housekeeping(
@@ -205,7 +209,6 @@ async def test_callers_who_cannot_be_taken_do_not_hold_up_housekeeping(
         assert not call.done()
     broker.commit_loop.wake(broker.replica.number)
     await call
-    await broker.stop()
 
 
 async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broker, disk: FakeDisk) -> None:
@@ -214,9 +217,7 @@ async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broke
     with pytest.raises(RefusedError) as refused:
         await enqueue_for_ever(broker)
     assert refused.value.reason == DISK_LOW
-    counted = broker.shard.queue(QUEUE)
-    assert counted is not None
-    accepted = counted.enqueued_total
+    accepted = broker.enqueued_total
     disk.capacity_bytes = 1 << 40
     assert broker.guard.poll()
     await broker.enqueue()
@@ -224,7 +225,7 @@ async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broke
     replayed = MemoryKV()
     replay(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), replayed)
     assert state_hash(replayed) == state_hash(broker.kv)
-    assert counted.enqueued_total == accepted + 1
+    assert broker.enqueued_total == accepted + 1
 
 
 @pytest.mark.parametrize("nth", range(1, 7))
@@ -250,9 +251,7 @@ async def test_whichever_round_has_no_room_it_serves_once_there_is_some(
                 broker.guard.poll()
                 continue
             accepted += 1
-    counted = broker.shard.queue(QUEUE)
-    assert counted is not None
-    assert counted.enqueued_total == accepted
+    assert broker.enqueued_total == accepted
     await broker.stop()
 
 
@@ -278,10 +277,7 @@ async def test_what_is_in_the_log_is_not_refused_because_a_later_round_has_no_ro
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
     await asyncio.gather(later, return_exceptions=True)
-    counted = broker.shard.queue(QUEUE)
-    assert counted is not None
-    assert counted.enqueued_total == 8 + (not later.exception())
-    await broker.stop()
+    assert broker.enqueued_total == 8 + (not later.exception())
 
 
 async def test_a_failed_sync_ends_the_rounds(broker: Broker, disk: FakeDisk) -> None:
@@ -374,7 +370,6 @@ async def test_a_checkpoint_is_due_by_age_and_only_if_something_changed(broker: 
     assert not one.is_due(state)
     clock.now = 20
     assert one.is_due(state)
-    await broker.stop()
 
 
 async def test_a_checkpoint_is_due_by_size(broker: Broker) -> None:
@@ -386,7 +381,6 @@ async def test_a_checkpoint_is_due_by_size(broker: Broker) -> None:
     for _ in range(5):
         await broker.enqueue(size_bytes=4000)
     assert one.is_due(state)
-    await broker.stop()
 
 
 async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broker: Broker) -> None:
@@ -405,7 +399,6 @@ async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broke
     await broker.enqueue()
     await one.cut()
     assert 1 < broker.log.first_index(0) <= captured + 1
-    await broker.stop()
 
 
 async def test_the_log_of_a_node_without_replicas_is_cut(broker: Broker) -> None:
@@ -420,8 +413,6 @@ async def test_the_log_of_a_node_without_replicas_is_cut(broker: Broker) -> None
     await broker.commit_loop.forget(broker.replica)
     await one.cut()
     assert broker.log.size_bytes < before / 2
-    broker.commit_loop.stop()
-    await broker.running
 
 
 async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Broker) -> None:
@@ -447,8 +438,6 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     thread.open()
     await late
     assert broker.log.first_index(0) == 1
-    broker.commit_loop.stop()
-    await broker.running
 
 
 async def test_a_flush_of_another_state_cuts_nothing(broker: Broker) -> None:
@@ -467,7 +456,6 @@ async def test_a_flush_of_another_state_cuts_nothing(broker: Broker) -> None:
     await broker.enqueue()
     await one.cut()
     assert broker.log.first_index(0) == 1
-    await broker.stop()
 
 
 async def test_a_flush_that_fails_cuts_nothing(broker: Broker) -> None:
@@ -482,7 +470,6 @@ async def test_a_flush_that_fails_cuts_nothing(broker: Broker) -> None:
     state.fails = False
     await flush_and_cut(one, state, broker)
     assert broker.log.first_index(0) > 1
-    await broker.stop()
 
 
 # --- log and state that do not belong together ------------------------------------------------------------------------
