@@ -376,7 +376,7 @@ class Node(Callee):
         self.is_dead = True
         self.network.nodes.pop(self.me, None)
         doomed = [*self._calls, *self._tasks]
-        led = [leading for replica in self.replicas.values() if (leading := replica.shard._leading) is not None]
+        led = [leading for replica in self.replicas.values() if (leading := replica.shard.leading) is not None]
         parts = [part for leading in led for part in leading._parts()]
         for task in doomed:
             task.cancel()

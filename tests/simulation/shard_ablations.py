@@ -12,14 +12,14 @@ from holdfast.wal.node_log import Flush
 
 
 def answer_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = CommitLoop._sync
+    sync = CommitLoop.sync
 
     async def answer_first(commit_loop: CommitLoop, flush: Flush, active: list[Replica]) -> None:
         commit_loop._finish(active)
-        await commit_loop._apply(active, callers_first=False)
+        await commit_loop.apply(active, callers_first=False)
         await sync(commit_loop, flush, active)
 
-    monkeypatch.setattr(CommitLoop, "_sync", answer_first)
+    monkeypatch.setattr(CommitLoop, "sync", answer_first)
 
 
 def cut_what_the_flush_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:

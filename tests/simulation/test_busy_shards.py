@@ -134,7 +134,7 @@ def test_giving_every_shard_its_time_in_each_round_is_caught(monkeypatch: pytest
         for replica in active:
             await replica.apply(callers_first=callers_first)
 
-    monkeypatch.setattr(CommitLoop, "_apply", apply_all)
+    monkeypatch.setattr(CommitLoop, "apply", apply_all)
     monkeypatch.setattr(CommitLoop, "_beat", lambda _commit_loop, _began_s: None)
     monkeypatch.setattr(BusyShard, "turn_seconds", 0.02)
     assert run(24, 0.0005, monkeypatch).leader_changes > 0

@@ -309,7 +309,7 @@ def test_taking_the_end_of_the_log_for_durable_is_caught(monkeypatch: pytest.Mon
 def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those who did something in it: who was elected at the end of the last one has staged something, too."""
     reported: set[Replica] = set()
-    sync, dropped = CommitLoop._sync, Replica.dropped
+    sync, dropped = CommitLoop.sync, Replica.dropped
 
     async def note_active(commit_loop: CommitLoop, flush: Flush, active: list[Replica]) -> None:
         reported.difference_update(commit_loop.replicas)
@@ -323,7 +323,7 @@ def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest
     def is_unfinished(replica: Replica) -> bool:
         return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.ready.messages)
 
-    monkeypatch.setattr(CommitLoop, "_sync", note_active)
+    monkeypatch.setattr(CommitLoop, "sync", note_active)
     monkeypatch.setattr(Replica, "dropped", tell)
     monkeypatch.setattr(Replica, "is_unfinished", property(is_unfinished))
     # The log refuses the next entry, which does not follow on what it has.

@@ -354,7 +354,7 @@ class Node(Callee):
     async def kill(self) -> None:
         """The process is gone from one moment to the next."""
         self.is_dead = True
-        leading = self.shard._leading if hasattr(self, "shard") else None
+        leading = self.shard.leading if hasattr(self, "shard") else None
         parts = [*leading._parts()] if leading is not None else []
         doomed = [*self._calls, *self._tasks]
         for task in doomed:

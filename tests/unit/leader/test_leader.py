@@ -24,9 +24,9 @@ class Replica(SmallShard):
         """What waits goes into the log and on its way to the others; whether they take it is not known."""
         self.shard.stage()
 
-    def lose(self, term: int) -> None:
-        self.log.term, self.log.serves, self.log.accepts = term, False, False
-        self.follow_role()
+    def lose(self, term: int = 2) -> None:
+        self.log.accepts = False
+        super().lose(term)
 
     def win(self, term: int) -> None:
         self.log.term, self.log.serves, self.log.accepts = term, True, True
@@ -313,7 +313,7 @@ async def test_leadership_lost_before_it_began_is_not_talked_about(replica: Repl
     replica.lose(term=4)
     await replica.commit()
     assert replica.said == [False], "of the first one"
-    assert replica.shard._leading is None
+    assert replica.shard.leading is None
     assert not replica.serves()
 
 
@@ -423,8 +423,7 @@ async def test_housekeeping_ends_with_its_leadership(replica: Replica) -> None:
     replica.lose(term=2)
     replica.win(term=3)
     await replica.round()
-    assert replica.shard._leading is not None
-    old = replica.shard._leading.housekeeping
+    old = replica.leadership.housekeeping
     moving = asyncio.ensure_future(replica.shard.submit_housekeeping(LeaderStarted(replica.time.now_ms, False)))
     await settle()
     replica.lose(term=4)

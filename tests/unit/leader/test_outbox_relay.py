@@ -75,14 +75,11 @@ class Pair:
     def lead(self, term: int) -> None:
         """The near shard has a leader anew, with nothing but its state."""
         near = self.near
-        near.log.serves = False
-        near.follow_role()
+        near.lose(term - 1)
         near.log.term, near.log.serves = term, True
         near.lead()
-        leading = near.shard._leading
-        assert leading is not None
-        assert leading.relay is not None
-        leading.relay.start()
+        assert near.leadership.relay is not None
+        near.leadership.relay.start()
 
     async def deliver(
         self, destination: int, source: int, incarnation: int, first_sequence: int, messages: Sequence[OutboxMessage]
@@ -372,8 +369,7 @@ async def test_messages_out_of_order_are_refused() -> None:
 
 async def test_only_the_leader_receives() -> None:
     side = Side(AWAY)
-    side.log.term, side.log.serves = 2, False
-    side.follow_role()
+    side.lose()
     with pytest.raises(RefusedError) as refused:
         await side.service.receive_tasks(request())
     assert refused.value.reason == NOT_LEADER
@@ -461,7 +457,7 @@ async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
     stuck.set()
     await until(lambda: dict(Reader(kv).outboxes())[AWAY].waiting == 0)
     await settle()
-    assert relay._destinations == set(), "who has nothing to bring takes no memory"
+    assert relay.destinations == set(), "who has nothing to bring takes no memory"
     await relay.stop()
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from holdfast.broker.leader.result_waiters import ENDS, ResultWaiters
+from holdfast.broker.leader.result_waiters import ENDS
 from holdfast.machine import entries
 from holdfast.machine.operator_entries import DiscardDead
 from holdfast.machine.outcomes import Claimed
@@ -17,11 +17,6 @@ from tests.unit.replica.small_shard import WAIT_MS, SmallShard, settle
 STRANGER = bytes(16)
 
 Found = list[Execution | None]
-
-
-def result_waiters_of(small: SmallShard) -> ResultWaiters:
-    assert small.shard._leading is not None
-    return small.shard._leading.result_waiters
 
 
 def wait(small: SmallShard, *task_ids: bytes, wait_ms: int = WAIT_MS) -> asyncio.Task[Found]:
@@ -80,7 +75,7 @@ async def test_an_end_that_the_state_has_no_room_for_is_told_when_it_has(small: 
     (claim,) = await small.claim()
     small.kv.is_full = True
     acking = asyncio.ensure_future(small.ack(claim))
-    while not small.shard._state_lags:
+    while not small.shard.state_lags:
         await asyncio.sleep(0)
     call = wait(small, task_id)
     await settle()
@@ -124,8 +119,7 @@ async def test_a_caller_that_goes_leaves_nothing_behind(small: SmallShard) -> No
     staying.cancel()
     await settle()
     assert small.shard.watched_tasks == 0
-    assert not result_waiters_of(small)._by_task
-    assert not result_waiters_of(small)._watchers
+    assert len(small.leadership.result_waiters) == 0
 
 
 async def test_tasks_that_are_waited_for_are_bounded() -> None:
@@ -196,7 +190,7 @@ async def test_whatever_happens_a_call_waits_exactly_while_something_is_unfinish
     small.shard.drain()
     await asyncio.gather(*calls)
     assert small.shard.watched_tasks == 0
-    assert not result_waiters_of(small)._by_task
+    assert len(small.leadership.result_waiters) == 0
 
 
 async def _something(small: SmallShard, rng: random.Random, tasks: list[bytes]) -> entries.Entry:

@@ -110,7 +110,7 @@ class Stage:
         while done != len(self.proposed):
             done = len(self.proposed)
             for manager in self.keepers:
-                manager._sweep.poll_again()  # its real sleep is too long for a test
+                manager.sweep.poll_again()  # its real sleep is too long for a test
             for _ in range(TURNS):
                 await asyncio.sleep(0)
 

@@ -34,8 +34,8 @@ class ForgetsWhatFlies(ShardRaft):
     def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
         size_bytes = super()._send_appends(peers, heartbeat=heartbeat)
         for progress in self.progress.values():
-            progress._inflight.clear()
-            progress._inflight_bytes = 0
+            progress.inflight.clear()
+            progress.inflight_bytes = 0
         return size_bytes
 
 
@@ -128,7 +128,7 @@ def test_a_message_has_no_more_entries_than_can_be_read() -> None:
 
 def test_a_message_ends_before_it_is_too_large() -> None:
     stage, a = with_one_down()
-    a._append_bytes_max = 100
+    a.append_bytes_max = 100
     for size_bytes in (39, 39, 39, 299, 9):
         a.propose(bytes(size_bytes))
     a.replicate()

@@ -297,7 +297,9 @@ def test_what_a_leader_knows_of_a_member_goes_when_it_is_removed() -> None:
     a.begin_read()
     stage.collect("a")
     assert {to for _, to, _ in stage.on_the_way} == {"b", "c"}
-    stage.give("a", "d", AppendReply(a.term, True, a.last_index, a._round))  # a late one, of which nothing is known
+    stage.give(
+        "a", "d", AppendReply(a.term, True, a.last_index, a.newest_round)
+    )  # a late one, of which nothing is known
     a.add_member("d", 3)
     assert a.progress["d"].match_index == 0
     stage.settle("a")

@@ -172,7 +172,7 @@ def test_the_oldest_is_taken_though_its_subqueue_was_never_read(monkeypatch: pyt
     bench.start()
     first = bench.take(6)
     assert first[1::2] == low
-    round_robin = bench.scheduler._windows[QUEUE].level(1).round_robin
+    round_robin = bench.scheduler.windows[QUEUE].level(1).round_robin
     assert round_robin is not None
     assert b"a" not in round_robin.known
     assert sorted([*first, *bench.take_all(2)]) == sorted(bench.enqueued)
@@ -194,7 +194,7 @@ def test_what_passes_an_old_task_that_is_blocked_does_not_pile_up() -> None:
         taken = bench.take_all(10)
         assert len(taken) == 50
         bench.finish(*taken)
-    window = bench.scheduler._windows[QUEUE]
+    window = bench.scheduler.windows[QUEUE]
     assert len(window.ages._line) <= 2 * ages.HELD_MAX
 
 
@@ -387,7 +387,7 @@ def test_limiters_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(bench.take_all(3)) == 100
     bench.enqueue(1)
     bench.take()
-    assert len(bench.scheduler._windows[QUEUE].limiters._tenants) <= 10
+    assert len(bench.scheduler.windows[QUEUE].limiters._tenants) <= 10
     bench.scheduler.limits_changed(QUEUE)
     assert bench.take_all(3) == [], "what is forgotten is in the state"
 
@@ -473,7 +473,7 @@ def test_more_tenants_wait_for_their_rate_than_are_remembered(monkeypatch: pytes
         assert bench.available
         assert len(bench.take_all(7)) == 40
         assert bench.take_all(7) == []
-    assert len(bench.scheduler._wakes) < 50
+    assert len(bench.scheduler.wakes) < 50
 
 
 def test_blocked_limit_keys_of_which_there_are_ever_more_do_not_hold_up_other_tenants(

@@ -196,17 +196,17 @@ def test_room_is_taken_when_it_is_needed_and_given_back(monkeypatch: pytest.Monk
         pick(name)
         bench.shard.enqueue_all(*[new_task(queue=name)] * 100)
         bench.follow()
-        return bench.scheduler._windows[name].lines.size
+        return bench.scheduler.windows[name].lines.size
 
     held = [fill(name) for name in names]
     assert held == [20, 20, 12, *[4] * 7], "each has a little in any case"
     assert sum(held) == 2 * 20 + 10 * 4
     for _ in range(100):
         pick(names[0])
-    assert bench.scheduler._windows[names[0]].lines.tasks_max == 4
+    assert bench.scheduler.windows[names[0]].lines.tasks_max == 4
     assert fill(b"late") == 20, "what one gave back another one has"
     bench.scheduler.reset()
-    assert bench.scheduler._lines_budget.left == 2 * 20
+    assert bench.scheduler.lines_budget.left == 2 * 20
 
 
 # --- marks ----------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -
     bench.enqueue(1, b"a")
     bench.enqueue(9, b"b")
     assert bench.subqueues() == ["a"]
-    round_robin = bench.scheduler._windows[QUEUE].level(4).round_robin
+    round_robin = bench.scheduler.windows[QUEUE].level(4).round_robin
     assert round_robin is not None
     assert round_robin.holder is round_robin.idle[b"a"]
     round_robin._gone.add(b"a")
@@ -226,7 +226,7 @@ def test_a_task_that_comes_back_to_a_subqueue_that_was_empty_is_not_lost(monkeyp
     while tasks[1] not in bench.take():
         pass
     bench.take(3)
-    round_robin = bench.scheduler._windows[QUEUE].level(4).round_robin
+    round_robin = bench.scheduler.windows[QUEUE].level(4).round_robin
     assert round_robin is not None
     assert round_robin.subqueue(b"a", b"x") is not None
     assert round_robin.subqueue(b"a", b"z") is None or b"z" in round_robin.known[b"a"].keys.idle
@@ -461,7 +461,7 @@ def test_tasks_and_subqueues_that_are_held_are_bounded(monkeypatch: pytest.Monke
     bench.start()
     for _ in range(1200):
         assert bench.take()
-        window = bench.scheduler._windows[QUEUE]
+        window = bench.scheduler.windows[QUEUE]
         assert window.lines.size <= 50 + lines.REFILL_TASKS
         round_robin = window.level(4).round_robin
         assert round_robin is None or window.shared_state.subqueues <= 40 + subqueues.KEYS_PAGE + 5
@@ -477,7 +477,7 @@ def test_tasks_and_subqueues_that_are_held_are_bounded(monkeypatch: pytest.Monke
         )
         assert held <= window.lines.size
     assert not bench.take()
-    window = bench.scheduler._windows[QUEUE]
+    window = bench.scheduler.windows[QUEUE]
     assert (window.lines.size, window.shared_state.subqueues, window.round_robins) == (0, 0, 0), "nothing leaks"
 
 
@@ -486,7 +486,7 @@ def test_a_queue_whose_subqueues_are_empty_goes_back_to_the_fast_path(bench: Ben
     bench.enqueue(30)
     bench.take(10)
     bench.take(1)
-    assert bench.scheduler._windows[QUEUE].round_robins == 0
+    assert bench.scheduler.windows[QUEUE].round_robins == 0
     assert len(bench.take_all()) == 22
 
 

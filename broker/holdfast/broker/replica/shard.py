@@ -78,13 +78,13 @@ class Shard:
         self._metrics = context.metrics
         self._draining = False
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
-        self._state_lags = False  # something is applied and, for lack of room, not yet written
+        self.state_lags = False  # something is applied and, for lack of room, not yet written
         config = context.config
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._reads = ReadBarrier(config.proposals_max)
         self.entries = DecodedEntries(machine.meta.shard, config.skipped)
         self._term = 0  # in which this replica leads; 0: it does not
-        self._leading: Leadership | None = None  # what it has for that, once it has begun
+        self.leading: Leadership | None = None  # what it has for that, once it has begun
         self._lead_not_before_s = 0.0
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -92,20 +92,20 @@ class Shard:
     def drain(self) -> None:
         """Refuses new work and cancels waiters; what is on its way is finished."""
         self._draining = True
-        if self._leading is not None:
-            self._leading.drain()
+        if self.leading is not None:
+            self.leading.drain()
 
     async def stop(self) -> None:
-        if self._leading is not None:
-            await self._leading.stop()
+        if self.leading is not None:
+            await self.leading.stop()
 
     def failed(self) -> BaseException | None:
         """The error that ended a part of this shard, if one did: a bug that must stop the node."""
-        return None if self._leading is None else self._leading.failed()
+        return None if self.leading is None else self.leading.failed()
 
     def replace_state(self, machine: Machine) -> None:
         """A snapshot took the place of the state. Only followers get one."""
-        assert self._leading is None, "a leader needs no snapshot"
+        assert self.leading is None, "a leader needs no snapshot"
         self.machine = machine
         self._committed_index = machine.meta.applied_index
 
@@ -114,31 +114,31 @@ class Shard:
     def role_changed(self, term: int) -> None:
         """This replica leads in this term from now on, or not any more: 0. What it led in before has ended."""
         self._term = term
-        if self._leading is not None:
-            self._stop_leading(self._leading)
+        if self.leading is not None:
+            self._stop_leading(self.leading)
         self._lead_if_due()
 
     def _lead_if_due(self) -> None:
-        if self._leading is None and self._term and not self._draining and time.monotonic() >= self._lead_not_before_s:
+        if self.leading is None and self._term and not self._draining and time.monotonic() >= self._lead_not_before_s:
             self._start_leading(self._term)
 
     def _start_leading(self, term: int) -> None:
         clock = self._host.make_clock(self.number, self.machine.meta.now_ms)
         leading = Leadership(term, self.machine, clock, self, self._context)
-        self._leading = leading
+        self.leading = leading
         # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
         proposal = Proposal(LeaderStarted(clock.now_ms(), clock.started_by_step))
         proposal.future.add_done_callback(lambda done: self._open(leading) if not done.exception() else None)
         self._proposals.add(proposal)
 
     def _open(self, leading: Leadership) -> None:
-        if leading is self._leading and not self._draining:
+        if leading is self.leading and not self._draining:
             leading.open()
             self._host.leading_changed(self.number, True)
 
     def _stop_leading(self, leading: Leadership) -> None:
         """Of what is in the log nobody here can know whether it will be committed; the rest was not begun."""
-        self._leading = None
+        self.leading = None
         for proposal in self._proposals.drop_staged():
             proposal.reject(OutcomeUnknownError())
         for proposal in self._proposals.drop_waiting():
@@ -150,7 +150,7 @@ class Shard:
 
     async def follow_clock(self) -> bool:
         """Moves shard time by an entry of its own, if a majority has been far ahead for a while. To be called often."""
-        leading = self._leading
+        leading = self.leading
         to_ms = leading.clock.step_wanted_ms() if leading is not None and leading.is_open else None
         if leading is None or to_ms is None:
             return False
@@ -164,7 +164,7 @@ class Shard:
 
     def time_ms(self) -> int:
         """Shard time for the other replicas to hear; 0 unless this node leads."""
-        return self._leading.clock.now_ms() if self._leading is not None and self._leading.is_open else 0
+        return self.leading.clock.now_ms() if self.leading is not None and self.leading.is_open else 0
 
     @property
     def term(self) -> int:
@@ -178,15 +178,15 @@ class Shard:
     @property
     def serves(self) -> bool:
         """Whether calls are answered here."""
-        return self._leading is not None and self._leading.is_open
+        return self.leading is not None and self.leading.is_open
 
     def _redirect(self) -> RefusedError:
         return self._host.redirect(self.number)
 
     def _leads(self) -> Leadership:
-        if self._leading is None or not self._leading.is_open:
+        if self.leading is None or not self.leading.is_open:
             raise self._redirect()
-        return self._leading
+        return self.leading
 
     # --- writes -----------------------------------------------------------------------------------------------
 
@@ -294,11 +294,11 @@ class Shard:
     def check_written(self) -> None:
         """Refuses while the state lags behind the machine: a claim would be picked from a ready line that lags behind
         its marks, or a caller be told of claims before it is known whether they go back."""
-        if self._state_lags:
+        if self.state_lags:
             raise self._disk.found_full()
 
     def propose(self, proposal: Proposal) -> None:
-        if self._leading is None:  # lost since the proposal was decided
+        if self.leading is None:  # lost since the proposal was decided
             proposal.reject(self._redirect())
             return
         self._proposals.add(proposal)
@@ -306,7 +306,7 @@ class Shard:
 
     async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
         self.check_room(entry)
-        if self._leading is None:
+        if self.leading is None:
             raise self._redirect()
         proposal = Proposal(entry)
         self._proposals.add_housekeeping(proposal)
@@ -319,7 +319,7 @@ class Shard:
         """Hands waiting proposals to the replicator, as many as the round takes; returns how many."""
         self.step_reads()
         self._lead_if_due()
-        if self._leading is None or not self.replicator.accepts:
+        if self.leading is None or not self.replicator.accepts:
             return 0
         taken = self._proposals.take_round(budget)
         for proposal in taken:
@@ -335,11 +335,11 @@ class Shard:
         `last_index` are refused and the scheduler starts afresh. Those up to it are in the log and will be applied.
         """
         dropped = [*self._proposals.drop_staged(last_index), *self._proposals.drop_waiting()]
-        if self._leading is not None:
-            self._leading.reserver.reset()
-            if not self._leading.is_open:
+        if self.leading is not None:
+            self.leading.reserver.reset()
+            if not self.leading.is_open:
                 # Its first entry is among them: it begins again, a little later.
-                self._leading = None
+                self.leading = None
                 self._lead_not_before_s = time.monotonic() + FULL_SECONDS
         for proposal in dropped:
             proposal.reject(error)
@@ -418,31 +418,31 @@ class Shard:
     @property
     def callers_wait(self) -> bool:
         """Whether the next round will take something of a caller's."""
-        return self._leading is not None and self._proposals.callers_wait and self.replicator.accepts
+        return self.leading is not None and self._proposals.callers_wait and self.replicator.accepts
 
     async def _commit(self) -> Effects:
         """Writes what was applied. It is durable in the log, so a full disk only delays this."""
         while True:
             try:
                 effects = self.machine.commit()
-                self._state_lags = False
+                self.state_lags = False
                 self._committed_index = self.machine.meta.applied_index
                 return effects
             except StateFullError:
-                self._state_lags = True
+                self.state_lags = True
                 self._disk.found_full()
                 await asyncio.sleep(FULL_SECONDS)
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
         self._proposals.applied(self._committed_index)
-        if self._leading is not None:
-            self._leading.clock.not_before(self.machine.meta.now_ms)
-            self._leading.follow(effects, applied)
+        if self.leading is not None:
+            self.leading.clock.not_before(self.machine.meta.now_ms)
+            self.leading.follow(effects, applied)
 
     def serve_all_waiters(self) -> None:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
-        if self._leading is not None:
-            self._leading.reserver.serve_all_waiters()
+        if self.leading is not None:
+            self.leading.reserver.serve_all_waiters()
 
     def elsewhere(self, new: NewTask) -> int | None:
         """The other shard to which a new task belongs; None if it belongs here, or nothing can be brought elsewhere."""
@@ -501,7 +501,7 @@ class Shard:
     @property
     def policies(self) -> Policies | None:
         """What queues do in their own way; None if all are as the configuration says, or this node does not lead."""
-        policies = None if self._leading is None else self._leading.policies
+        policies = None if self.leading is None else self.leading.policies
         return None if policies is None or policies.is_empty else policies
 
     def outboxes(self) -> list[tuple[int, int]]:
@@ -513,7 +513,7 @@ class Shard:
         return self.reader.settings_version(queue)
 
     def waiting_for(self, queue: bytes) -> int:
-        return 0 if self._leading is None else self._leading.reserver.waiting_for(queue)
+        return 0 if self.leading is None else self.leading.reserver.waiting_for(queue)
 
     def oldest_ready_age_ms(self, name: bytes, queue: Queue) -> int:
         """How long the oldest ready task has been in its line, claims that came to nothing counted in; 0 if there is
@@ -526,15 +526,15 @@ class Shard:
 
     def oldest_claim_age_ms(self, name: bytes) -> int:
         """For how long the oldest claim of a queue has been held, as it was seen some seconds ago."""
-        return 0 if self._leading is None else self._leading.claim_ages.age_ms(name)
+        return 0 if self.leading is None else self.leading.claim_ages.age_ms(name)
 
     @property
     def waiters(self) -> int:
-        return 0 if self._leading is None else self._leading.reserver.waiting
+        return 0 if self.leading is None else self.leading.reserver.waiting
 
     @property
     def watched_tasks(self) -> int:
-        return 0 if self._leading is None else self._leading.result_waiters.watched
+        return 0 if self.leading is None else self.leading.result_waiters.watched
 
     @property
     def proposals_waiting(self) -> int:
@@ -547,7 +547,7 @@ class Shard:
     @property
     def has_work(self) -> bool:
         """Whether something waits for a round."""
-        proposes = self._leading is not None and self._proposals.waiting > 0 and self.replicator.accepts
+        proposes = self.leading is not None and self._proposals.waiting > 0 and self.replicator.accepts
         return proposes or self._reads.want_a_question
 
     @property
@@ -558,4 +558,4 @@ class Shard:
     @property
     def clock(self) -> ShardClock | None:
         """None unless this node leads."""
-        return None if self._leading is None else self._leading.clock
+        return None if self.leading is None else self.leading.clock
