@@ -236,6 +236,19 @@ class SmallShard:
     async def submit(self, entry: Entry) -> list[Outcome]:
         return await self.rounds_until(self.shard.submit(entry))
 
+    def begin(self, entry: Entry) -> asyncio.Task[list[Outcome]]:
+        """A write that has begun; it is in the log, and answered, in a later round."""
+        return asyncio.ensure_future(self.shard.submit(entry))
+
+    def begin_enqueue(self, count: int = 1, **changes: Any) -> asyncio.Task[list[Outcome]]:
+        return self.begin(entries.Enqueue(self.time.now_ms, [new_task(**changes)] * count))
+
+    async def commit_staged(self) -> None:
+        """What waits is written and applied; nobody has had an answer yet."""
+        self.shard.stage()
+        self.log.flushed()
+        await self.shard.apply_committed()
+
     async def enqueue(self, count: int = 1, **changes: Any) -> list[bytes]:
         tasks = [new_task(**changes)] * count
         outcomes = await self.submit(entries.Enqueue(self.time.now_ms, tasks))

@@ -32,6 +32,7 @@ from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import lone_replica, replay
 from tests.unit.machine.machine_shard import QUEUE, START_MS, new_task
 from tests.unit.replica.small_shard import StillTime, settle
+from tests.unit.wal.node_logs import flush
 
 SEGMENT_BYTES = 16 * 1024
 
@@ -431,10 +432,7 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     journal = NodeJournal.create(broker.log, 0, group=1, state_name="s-2")
     for index in range(1, 10):
         journal.append(LogEntry(index, 1, Kind.REGULAR, bytes(4000)))
-        flush = broker.log.begin_flush()
-        assert flush is not None
-        flush.run()
-        flush.done()
+        flush(broker.log)
     thread.open()
     await late
     assert broker.log.first_index(0) == 1
