@@ -1,10 +1,10 @@
-"""Sub-queues of tenants and limit keys: their counts, their low-water marks, and what a leader is told about them."""
+"""Sub-queues of tenants and limit keys: what a leader is told about them."""
 
 from typing import Any
 
 from holdfast.machine import entries
 from holdfast.machine.effects import ReadyTask
-from holdfast.machine.entries import Entry, Mark
+from holdfast.machine.entries import Entry
 from holdfast.machine.invariants import violations
 from holdfast.machine.operator_entries import (
     KEEP_PRIORITY,
@@ -15,18 +15,9 @@ from holdfast.machine.operator_entries import (
 )
 from holdfast.machine.outcomes import Accepted, Outcome
 from holdfast.machine.rows import CANCELLED
-from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, NOBODY, QUEUE, START_MS, Shard, new_task
+from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, Shard, new_task
 
 BLUE: dict[str, Any] = {"tenant": b"blue", "limit_key": b"disk"}
-
-
-def subqueue_of(shard: Shard) -> tuple[int, int] | None:
-    subqueue = shard.subqueue(**BLUE)
-    return None if subqueue is None else (subqueue.ready, subqueue.mark)
-
-
-def blue_mark(version: int, sequence: int) -> Mark:
-    return Mark(QUEUE, version, 4, sequence, b"blue", b"disk")
 
 
 def apply_all(shard: Shard, *several: Entry) -> list[Outcome]:
@@ -37,32 +28,6 @@ def apply_all(shard: Shard, *several: Entry) -> list[Outcome]:
     shard.effects = shard.machine.commit()
     assert violations(shard.kv) == []
     return done
-
-
-def claim_of(*task_ids: bytes, marks: tuple[Mark, ...] = ()) -> entries.Claim:
-    return entries.Claim(START_MS, START_MS + LEASE_MS, b"worker", b"", 0, list(task_ids), list(marks))
-
-
-# --- Sub-queues ------------------------------------------------------------------------------------------------------
-
-
-def test_a_subqueue_that_empties_and_fills_within_one_commit(shard: Shard) -> None:
-    first = shard.enqueue(**BLUE)
-    cancel = entries.Cancel(START_MS, KEEP_MS, [first])
-    _, accepted = apply_all(shard, cancel, entries.Enqueue(START_MS, [new_task(**BLUE)]))
-    assert isinstance(accepted, Accepted)
-    assert subqueue_of(shard) == (1, 2)
-    assert shard.queue().subqueues[4] == 1
-    assert shard.line(**BLUE) == [accepted.task_id]
-    # And the other way round: it fills and empties, so nothing of it is left.
-    apply_all(shard, entries.Enqueue(START_MS, [new_task(tenant=b"red")]), entries.Cancel(START_MS, KEEP_MS, [NOBODY]))
-    (red,) = shard.line(tenant=b"red")
-    apply_all(shard, claim_of(red), entries.Enqueue(START_MS, [new_task(priority=9, tenant=b"red")]))
-    assert shard.subqueue(b"red") is None
-    assert shard.queue().subqueues == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
-
-
-# --- What a leader is told -------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_is_ready_updated_and_withdrawn_in_one_commit(shard: Shard) -> None:

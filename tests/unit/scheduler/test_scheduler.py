@@ -137,16 +137,6 @@ def test_bytes_stop_a_pick_but_never_before_the_first_task(bench: Bench, bytes_m
 # --- coming back ----------------------------------------------------------------------------------------------
 
 
-def test_a_picked_task_is_not_picked_again_until_it_is_back(bench: Bench) -> None:
-    (first, second) = bench.enqueue(2)
-    picked = bench.pick()
-    assert picked.task_ids == [first]
-    assert bench.pick().task_ids == [second]
-    assert bench.scheduler.pick(QUEUE, 1, PLENTY) is None
-    bench.scheduler.give_back(picked)
-    assert bench.pick().task_ids == [first]
-
-
 @pytest.mark.parametrize("late", [Scheduler.give_back, Scheduler.settle])
 def test_a_pick_from_before_a_reset_changes_nothing(bench: Bench, late: Callable[[Scheduler, Picked], None]) -> None:
     tasks = bench.enqueue(2)
@@ -258,23 +248,6 @@ def test_bytes_are_counted_by_task(bytes_max: int, tasks: int) -> None:
     bench.enqueue_run(20, size_bytes=98)  # 100 with its tag and its length
     picked = bench.pick(1000, bytes_max)
     assert (picked.tasks, picked.size_bytes) == (tasks, 100 * tasks)
-
-
-@pytest.mark.parametrize("count", [3, 10])
-def test_a_line_that_is_read_again_does_not_have_what_is_on_its_way(
-    monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    monkeypatch.setattr(lines, "REFILL_TASKS", 1)
-    bench = Bench(window_tasks_max=1)
-    task_ids = bench.enqueue_run(10)
-    picked, further = bench.pick(count), bench.pick(2) if count < 10 else None
-    bench.enqueue()
-    bench.scheduler.give_back(picked)  # with no room for it, all is forgotten
-    assert bench.pick(1).task_ids == [task_ids[0]]
-    assert further is None or slices_of(further) == [(task_ids[3], 2)]
-    rest = bench.pick(100)
-    assert rest.tasks == 10 - (0 if further is None else further.tasks)  # one was picked, one came behind the run
-    assert bench.scheduler.available(QUEUE) == 0
 
 
 def test_tasks_of_a_batch_that_came_and_went_were_never_there() -> None:

@@ -124,11 +124,6 @@ def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks(bench: Bench)
     assert Counter(taken) == {"": 2, "/x": 2, "a": 4}
 
 
-def test_within_a_subqueue_first_in_first_out(bench: Bench) -> None:
-    tasks = bench.enqueue(600, b"a")
-    assert bench.take_all(7) == tasks
-
-
 def test_priorities_come_before_turns(bench: Bench) -> None:
     bench.enqueue(2, b"a", priority=0)
     bench.enqueue(2, b"b", priority=9)
@@ -193,24 +188,6 @@ def test_a_new_tenant_waits_at_most_one_cycle(monkeypatch: pytest.MonkeyPatch) -
     taken = bench.subqueues(times=40)
     assert taken.index("t15a") < 20
     assert taken.index("t00a") < 22
-
-
-def test_a_window_smaller_than_its_subqueues_loses_nothing() -> None:
-    bench = Bench(window_tasks_max=3)
-    bench.enqueue_all([(b"t%d" % (number % 7), b"k%d" % (number % 3)) for number in range(210)])
-    bench.enqueue(30)
-    taken = bench.take_all(4)
-    assert sorted(taken) == sorted(bench.enqueued)
-
-
-def test_a_task_that_comes_back_to_a_subqueue_whose_turn_has_not_come_yet_is_not_lost(bench: Bench) -> None:
-    bench.enqueue(3, b"a")
-    tasks = bench.enqueue(3, b"b")
-    assert tasks[0] in bench.take(2)
-    bench.start()
-    assert bench.subqueues() == ["a"], "the sub-queue of b is met, and not read yet"
-    bench.release(tasks[0])
-    assert [task_id for task_id in bench.take_all() if task_id in tasks] == tasks
 
 
 def test_a_task_that_comes_back_to_a_subqueue_that_was_empty_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
