@@ -260,6 +260,29 @@ def test_of_a_duplicate_that_has_ended_and_is_forgotten_nothing_more_is_known(sh
     assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, 0)]
 
 
+@pytest.mark.parametrize("back_at_ms", [49, 70], ids=["in time", "too late"])
+@pytest.mark.parametrize("way_back", ["release", "snooze"])
+def test_a_claim_that_is_released_was_no_start(shard: Shard, way_back: str, back_at_ms: int) -> None:
+    task_id = shard.enqueue(start_by_ms=START_MS + 50)
+    shard.now_ms += 30
+    token = shard.claim(task_id)
+    assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == [], "nothing comes due while it is claimed"
+    shard.now_ms = START_MS + back_at_ms
+    state = DELAYED if way_back == "snooze" else READY
+    assert shard.release(task_id, token, shard.now_ms + 500 if way_back == "snooze" else 0) == Moved(state)
+    assert shard.effects.start_by_ms == START_MS + 50
+    assert violations(shard.kv) == []
+    if shard.now_ms < START_MS + 50:
+        assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED"
+        shard.now_ms = START_MS + 50
+    if state == READY:
+        assert code(shard.claim_all(task_id)[0]) == "START_TOO_LATE"
+    assert shard.ttl_expire(task_id) == Moved(DEAD)
+    assert shard.task(task_id).dead_reason == rows.TTL_PASSED
+    assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == []
+    assert violations(shard.kv) == []
+
+
 def suspects(shard: Shard) -> list[bytes]:
     prefix = keys.suspects_of(QUEUE)
     found = [row[:16] for _, row in shard.kv.scan(prefix, keys.after_prefix(prefix), 100)]

@@ -161,6 +161,7 @@ def test_a_leader_takes_no_snapshot(stage: Stage) -> None:
     a = stage.elect("a")
     assert not a.install_snapshot("b", a.term, 99, a.term, GROUP)
     assert (a.role, a.base_index) == (LEADER, 0)
+    assert stage["b"].wants_snapshot() == [], "who does not lead sends none"
 
 
 # --- compaction -------------------------------------------------------------------------------------------------------

@@ -137,6 +137,13 @@ def test_bytes_stop_a_pick_but_never_before_the_first_task(bench: Bench, bytes_m
 # --- coming back ----------------------------------------------------------------------------------------------
 
 
+def test_given_back_tasks_are_picked_again_in_place(bench: Bench) -> None:
+    tasks = bench.enqueue(3, priority=9) + bench.enqueue(2, priority=0)
+    picked = bench.pick(4)
+    bench.scheduler.give_back(picked)
+    assert bench.take(10) == tasks
+
+
 @pytest.mark.parametrize("late", [Scheduler.give_back, Scheduler.settle])
 def test_a_pick_from_before_a_reset_changes_nothing(bench: Bench, late: Callable[[Scheduler, Picked], None]) -> None:
     tasks = bench.enqueue(2)
