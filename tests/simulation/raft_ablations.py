@@ -32,7 +32,7 @@ class TakesOldReplies(ShardRaft):
     """Replies of an earlier term count."""
 
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
-        super()._on_append_reply(sender, replace(reply, term=self.term, round=min(reply.round, self._round)))
+        super()._on_append_reply(sender, replace(reply, term=self.term, round=min(reply.round, self.newest_round)))
 
 
 class CountsVotesTwice(ShardRaft):

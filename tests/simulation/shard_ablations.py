@@ -10,10 +10,10 @@ from holdfast.wal.node_log import Flush
 
 
 class AnswersBeforeTheSync(CommitLoop):
-    async def _sync(self, flush: Flush, active: list[Replica]) -> None:
+    async def sync(self, flush: Flush, active: list[Replica]) -> None:
         self._finish(active)
-        await self._apply(active, callers_first=False)
-        await super()._sync(flush, active)
+        await self.apply(active, callers_first=False)
+        await super().sync(flush, active)
 
 
 class CutsWhatTheFlushDidNotReach(Checkpointer):

@@ -103,7 +103,7 @@ class SilentRounds(PausableRounds):
 class UnfairRounds(SilentRounds):
     """Every shard has its time in each round."""
 
-    async def _apply(self, active: list[Replica], *, callers_first: bool, syncing: Sync | None = None) -> None:
+    async def apply(self, active: list[Replica], *, callers_first: bool, syncing: Sync | None = None) -> None:
         for replica in active:
             await replica.apply(callers_first=callers_first)
 

@@ -318,11 +318,11 @@ class TellsOnlySome(Replica):
 
 
 class NotesWhoIsActive(PausableRounds):
-    async def _sync(self, flush: Flush, active: list[Replica]) -> None:
+    async def sync(self, flush: Flush, active: list[Replica]) -> None:
         for replica in self.replicas:
             assert isinstance(replica, TellsOnlySome)
             replica.is_active = replica in active
-        await super()._sync(flush, active)
+        await super().sync(flush, active)
 
 
 class BeginsEmpty(Replica):

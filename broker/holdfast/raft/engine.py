@@ -203,7 +203,7 @@ class ShardRaft(AliveRaft):
         """A number to ask `may_read` about; None if this replica does not serve."""
         if not self.serves:
             return None
-        first = self._round + 1  # whatever is sent from now on
+        first = self.newest_round + 1  # whatever is sent from now on
         self._heartbeat()
         return first
 
@@ -384,7 +384,7 @@ class ShardRaft(AliveRaft):
             self._heartbeat()
 
     def _on_append_reply(self, sender: str, reply: AppendReply) -> None:
-        if self.role != LEADER or reply.term != self.term or reply.round > self._round:
+        if self.role != LEADER or reply.term != self.term or reply.round > self.newest_round:
             return
         progress = self.progress[sender]
         if reply.round <= progress.former_round:
@@ -402,7 +402,7 @@ class ShardRaft(AliveRaft):
     def _try_from(self, sender: str, refusal: AppendReply) -> None:
         """Begins again where the log may agree."""
         progress = self.progress[sender]
-        is_new = progress.note_refusal(refusal.round, refusal.index, self._round, self.last_index)
+        is_new = progress.note_refusal(refusal.round, refusal.index, self.newest_round, self.last_index)
         if is_new and progress.next_index > self.base_index:
             self._send_appends((sender,))
 

@@ -30,7 +30,7 @@ class GroupRaft(LibraryRaft):
         self.durable_index = self.last_index  # what this replica has on disk
         self._now_s = setup.now_s
         self.progress: dict[str, Progress] = {}  # of the others; of a replica that does not lead, what it knew last
-        self._round = 0  # the number of the newest sending
+        self.newest_round = 0  # the number of the newest sending
         self._configuration_changed()
 
     # --- what this replica may do -----------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class GroupRaft(LibraryRaft):
         known, self.progress = self.progress, {}
         for peer in self.others:
             # Of a new one the change itself is the first that it gets.
-            new = Progress(self._now_s, self.last_index, former_round=self._round)
+            new = Progress(self._now_s, self.last_index, former_round=self.newest_round)
             self.progress[peer] = known.get(peer, new)
 
     def append(self, entry: LogEntry) -> None:

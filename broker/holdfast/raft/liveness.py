@@ -41,7 +41,7 @@ class AliveRaft(SendingRaft):
             if self.role == FOLLOWER and sender == self.leader:
                 self._note_leader()
                 self._heard_round = max(self._heard_round, sign.round)
-        elif self.role == LEADER and sender in self._others and sign.round <= self._round:
+        elif self.role == LEADER and sender in self._others and sign.round <= self.newest_round:
             progress = self.progress[sender]
             if sign.round > progress.former_round:
                 progress.note_heard(sign.round)

@@ -23,8 +23,8 @@ class Progress:
     probing: bool = True  # until it is known where its log agrees: one sending with entries at a time
     _sent: deque[tuple[int, float]] = field(default_factory=deque)  # sendings without an answer: number, time
     # Those with entries: the last of them, size. An echo says nothing of entries, so it does not end them.
-    _inflight: deque[tuple[int, int]] = field(default_factory=deque)
-    _inflight_bytes: int = 0
+    inflight: deque[tuple[int, int]] = field(default_factory=deque)
+    inflight_bytes: int = 0
 
     def note_sent(self, number: int, now_s: float, last_index: int, size_bytes: int) -> None:
         """It was sent entries of this size up to `last_index`, or, with size 0, none."""
@@ -33,8 +33,8 @@ class Progress:
             self._sent.append((number, now_s))
         if size_bytes:
             self.next_index = last_index + 1  # in the hope that they arrive; a refusal sets it back
-            self._inflight.append((last_index, size_bytes))
-            self._inflight_bytes += size_bytes
+            self.inflight.append((last_index, size_bytes))
+            self.inflight_bytes += size_bytes
 
     def note_heard(self, number: int) -> None:
         """An answer to this sending has arrived, whatever it says."""
@@ -50,8 +50,8 @@ class Progress:
     def note_durable(self, index: int, last_index: int) -> bool:
         """It has everything up to this entry, of a log that ends with `last_index`. Whether that was not known yet."""
         self.probing = False
-        while self._inflight and self._inflight[0][0] <= index:
-            self._inflight_bytes -= self._inflight.popleft()[1]
+        while self.inflight and self.inflight[0][0] <= index:
+            self.inflight_bytes -= self.inflight.popleft()[1]
         index = min(index, last_index)
         if index <= self.match_index:
             return False
@@ -67,8 +67,8 @@ class Progress:
             return False
         self.refused_round = newest_round
         self.probing = True
-        self._inflight.clear()
-        self._inflight_bytes = 0
+        self.inflight.clear()
+        self.inflight_bytes = 0
         if number == self.echoed_round:
             # Its newest word: who lost what it had acknowledged gets it again, and counts for less meanwhile.
             self.match_index = min(self.match_index, index)
@@ -79,5 +79,5 @@ class Progress:
     def takes_entries(self) -> bool:
         """Whether more entries may be sent before it answers. A replica that is down must not cost memory."""
         if self.probing:
-            return not self._inflight
-        return len(self._inflight) < INFLIGHT_APPENDS_MAX and self._inflight_bytes < INFLIGHT_BYTES_MAX
+            return not self.inflight
+        return len(self.inflight) < INFLIGHT_APPENDS_MAX and self.inflight_bytes < INFLIGHT_BYTES_MAX

@@ -21,7 +21,7 @@ class SendingRaft(GroupRaft):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.ready = Ready()
-        self._append_bytes_max = setup.append_bytes_max
+        self.append_bytes_max = setup.append_bytes_max
         self.shard_time_ms = setup.shard_time_ms
         # The time that the newest leader has told, which may be this one. It may be less than what the one before it
         # told: but all that has happened since was counted by it, and the next leader has to go on with that.
@@ -72,10 +72,10 @@ class SendingRaft(GroupRaft):
         entries, size_bytes = self._entries_from(previous_index + 1) if has_entries else ((), 0)
         previous_term = self.term_at(previous_index)
         assert previous_term is not None
-        self._round += 1
+        self.newest_round += 1
         now_ms = self.shard_time_ms()
         self._note_time(now_ms)
-        append = Append(self.term, previous_index, previous_term, entries, self.commit_index, self._round, now_ms)
+        append = Append(self.term, previous_index, previous_term, entries, self.commit_index, self.newest_round, now_ms)
         return append, size_bytes
 
     def _entries_from(self, first: int) -> tuple[tuple[LogEntry, ...], int]:
@@ -84,7 +84,7 @@ class SendingRaft(GroupRaft):
         size_bytes = 0
         for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
             entry = self.entry_at(index)
-            if entries and size_bytes + entry.size_bytes > self._append_bytes_max:
+            if entries and size_bytes + entry.size_bytes > self.append_bytes_max:
                 break
             size_bytes += entry.size_bytes
             entries.append(entry)

@@ -406,13 +406,13 @@ async def test_a_shard_has_so_many_and_no_more(desk: Desk, monkeypatch: pytest.M
 
 async def test_how_many_there_are_is_counted_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    count = desk.service._count_schedules
+    count = desk.service.count_schedules
 
     async def counted() -> int:
         counts.append(await count())
         return counts[-1]
 
-    monkeypatch.setattr(desk.service, "_count_schedules", counted)
+    monkeypatch.setattr(desk.service, "count_schedules", counted)
     monkeypatch.setattr(schedule_service, "SCHEDULES_MAX", 5)
     for number in range(5):
         await desk.put(str(number))

@@ -82,6 +82,6 @@ async def test_queues_and_claims_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
             shard.claim(shard.enqueue(queue=name))
             shard.now_ms += 1
     await ages.poll()
-    assert {name: len(claims) for name, claims in ages._oldest.items()} == {b"a": 3, b"b": 3}
+    assert {name: len(claims) for name, claims in ages.oldest.items()} == {b"a": 3, b"b": 3}
     assert ages.age_ms(b"a") == 15
     assert ages.age_ms(b"c") == 0

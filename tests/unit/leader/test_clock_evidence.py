@@ -239,7 +239,7 @@ def test_identities_that_are_gone_do_not_pile_up(source: FakeTime, evidence: Clo
     for number in range(1000):
         source.pass_ms(1000)
         evidence.note(f"b/{number}", source.wall)
-    assert len(evidence._peers) <= HEARD_MS // 1000 + 1
+    assert len(evidence.peers) <= HEARD_MS // 1000 + 1
 
 
 def test_a_group_is_asked_as_it_is_now(source: FakeTime, evidence: ClockEvidence) -> None:

@@ -25,9 +25,9 @@ class Replica(SmallShard):
         """What waits goes into the log and on its way to the others; whether they take it is not known."""
         self.shard.stage()
 
-    def lose(self, term: int) -> None:
-        self.log.term, self.log.serves, self.log.accepts = term, False, False
-        self.follow_role()
+    def lose(self, term: int = 2) -> None:
+        self.log.accepts = False
+        super().lose(term)
 
     def win(self, term: int) -> None:
         self.log.term, self.log.serves, self.log.accepts = term, True, True
@@ -44,9 +44,15 @@ class Replica(SmallShard):
     async def stop(self) -> None:
         await self.shard.stop()
 
+    async def enqueue_in_flight(self, count: int = 1, **changes: Any) -> "asyncio.Task[Any]":
+        """It is in the log, and not known to be on a majority."""
+        call = self.submit_enqueue(count, **changes)
+        await settle()
+        self.stage()
+        return call
+
     def submit_enqueue(self, count: int = 1, **changes: Any) -> "asyncio.Task[Any]":
-        entry = entries.Enqueue(self.time.now_ms, [new_task(**changes)] * count)
-        return asyncio.ensure_future(self.shard.submit(entry))
+        return self.begin_enqueue(count, **changes)
 
     def serves(self) -> bool:
         return self.shard.serves
@@ -73,9 +79,7 @@ async def refused(work: "Coroutine[Any, Any, Any] | asyncio.Task[Any]") -> Refus
 
 
 async def test_what_is_in_the_log_is_unknown_and_what_waits_was_not_begun(replica: Replica) -> None:
-    in_flight = replica.submit_enqueue()
-    await settle()
-    replica.stage()
+    in_flight = await replica.enqueue_in_flight()
     queued = replica.submit_enqueue()
     await settle()
     replica.lose(term=2)
@@ -92,9 +96,7 @@ async def test_writes_that_wait_for_a_majority_are_bounded() -> None:
     replica = Replica(proposals_max=4)
     in_flight = []
     for _ in range(4):  # each in a round of its own, and nobody commits
-        in_flight.append(replica.submit_enqueue())
-        await settle()
-        replica.stage()
+        in_flight.append(await replica.enqueue_in_flight())
     refusal = await refused(replica.submit_enqueue())
     assert (refusal.reason, refusal.limit) == (OVERLOADED, "4")
     chore = asyncio.ensure_future(replica.shard.submit_housekeeping(entries.Purge(replica.time.now_ms, [])))
@@ -116,9 +118,7 @@ async def test_housekeeping_is_left_for_callers_but_not_before_others_who_wait_b
     await settle()
     replica.stage()
     if is_behind:
-        durable = replica.submit_enqueue()
-        await settle()
-        replica.stage()
+        durable = await replica.enqueue_in_flight()
     waiting = replica.submit_enqueue()
     await settle()
     replica.log.flushed()
@@ -137,9 +137,7 @@ async def test_housekeeping_is_left_for_callers_but_not_before_others_who_wait_b
 
 async def test_bytes_that_wait_for_a_majority_are_bounded() -> None:
     replica = Replica(proposals_bytes_max=2000)
-    in_flight = replica.submit_enqueue(envelope=bytes(2000))
-    await settle()
-    replica.stage()
+    in_flight = await replica.enqueue_in_flight(envelope=bytes(2000))
     assert (await refused(replica.submit_enqueue())).reason == OVERLOADED
     await replica.commit()
     await in_flight
@@ -168,9 +166,7 @@ async def test_who_leads_again_has_room_again() -> None:
 
 
 async def test_an_entry_that_another_leader_commits_is_applied_once_and_answered_no_more(replica: Replica) -> None:
-    in_flight = replica.submit_enqueue(3)
-    await settle()
-    replica.stage()
+    in_flight = await replica.enqueue_in_flight(3)
     replica.lose(term=2)
     await settle()
     await replica.commit()
@@ -185,9 +181,7 @@ async def test_an_entry_that_another_leader_commits_is_applied_once_and_answered
 
 async def test_an_entry_that_another_leader_cuts_is_not_applied(replica: Replica) -> None:
     """Another one is in its place, and must not be taken for it."""
-    in_flight = replica.submit_enqueue(3)
-    await settle()
-    replica.stage()
+    in_flight = await replica.enqueue_in_flight(3)
     replica.lose(term=2)
     replica.log.aborted()
     replica.log.propose(entries.encode(entries.Enqueue(replica.time.now_ms, [new_task()])))
@@ -315,7 +309,7 @@ async def test_leadership_lost_before_it_began_is_not_talked_about(replica: Repl
     replica.lose(term=4)
     await replica.commit()
     assert replica.said == [False], "of the first one"
-    assert replica.shard._leading is None
+    assert replica.shard.leading is None
     assert not replica.serves()
 
 
@@ -372,9 +366,7 @@ async def test_a_claim_in_flight_that_was_cut_is_handed_out_again(replica: Repli
 
 
 async def test_a_repeated_enqueue_is_one_task_whoever_committed_the_first(replica: Replica) -> None:
-    in_flight = replica.submit_enqueue(request_id=b"once")
-    await settle()
-    replica.stage()
+    in_flight = await replica.enqueue_in_flight(request_id=b"once")
     replica.lose(term=2)
     with pytest.raises(OutcomeUnknownError):
         await in_flight
@@ -425,8 +417,7 @@ async def test_housekeeping_ends_with_its_leadership(replica: Replica) -> None:
     replica.lose(term=2)
     replica.win(term=3)
     await replica.round()
-    assert replica.shard._leading is not None
-    old = replica.shard._leading.housekeeping
+    old = replica.leadership.housekeeping
     moving = asyncio.ensure_future(replica.shard.submit_housekeeping(LeaderStarted(replica.time.now_ms, False)))
     await settle()
     replica.lose(term=4)

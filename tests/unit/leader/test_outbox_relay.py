@@ -1,7 +1,7 @@
 """Follow-ups for other shards, from the ack to the other shard's log: through two services and over a bad road."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -75,14 +75,11 @@ class Pair:
     def lead(self, term: int) -> None:
         """The near shard has a leader anew, with nothing but its state."""
         near = self.near
-        near.log.serves = False
-        near.follow_role()
+        near.lose(term - 1)
         near.log.term, near.log.serves = term, True
         near.lead()
-        leading = near.shard._leading
-        assert leading is not None
-        assert leading.relay is not None
-        leading.relay.start()
+        assert near.leadership.relay is not None
+        near.leadership.relay.start()
 
     async def deliver(
         self, destination: int, source: int, incarnation: int, first_sequence: int, messages: Sequence[OutboxMessage]
@@ -372,8 +369,7 @@ async def test_messages_out_of_order_are_refused() -> None:
 
 async def test_only_the_leader_receives() -> None:
     side = Side(AWAY)
-    side.log.term, side.log.serves = 2, False
-    side.follow_role()
+    side.lose()
     with pytest.raises(RefusedError) as refused:
         await side.service.receive_tasks(request())
     assert refused.value.reason == NOT_LEADER
@@ -416,6 +412,22 @@ def test_outboxes_are_found_without_reading_messages() -> None:
     assert Reader(MemoryKV()).outboxes() == []
 
 
+Answer = Callable[[int, int, list[OutboxMessage]], Awaitable[int]]  # of a destination, to messages from a number on
+
+
+def relay_of(kv: MemoryKV, answer: Answer, desk: "Desk | None" = None) -> OutboxRelay:
+    """The relay of incarnation 9 of shard 4."""
+
+    async def deliver(
+        destination: int, source: int, incarnation: int, first: int, messages: list[OutboxMessage]
+    ) -> int:
+        assert (source, incarnation) == (4, 9)
+        return await answer(destination, first, messages)
+
+    submit = (desk or Desk(kv)).submit
+    return OutboxRelay(Reader(kv), 4, 9, deliver, now_ms=lambda: START_MS, submit=submit)
+
+
 class Desk:
     """Takes `Delivered` entries as a shard would."""
 
@@ -444,24 +456,21 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_one_destination_that_does_not_answer_holds_up_no_other() -> None:
     kv = MemoryKV({**filled(2).rows(), **filled(2, destination=7).rows()})
-    desk = Desk(kv)
     stuck = asyncio.Event()
 
-    async def deliver(
-        destination: int, _source: int, _incarnation: int, first: int, messages: list[OutboxMessage]
-    ) -> int:
+    async def answer(destination: int, first: int, messages: list[OutboxMessage]) -> int:
         if destination == AWAY:
             await stuck.wait()
         return first + len(messages) - 1
 
-    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = relay_of(kv, answer)
     relay.start()
     await until(lambda: dict(Reader(kv).outboxes())[7].waiting == 0)
     assert dict(Reader(kv).outboxes())[AWAY].waiting == 2
     stuck.set()
     await until(lambda: dict(Reader(kv).outboxes())[AWAY].waiting == 0)
     await settle()
-    assert relay._destinations == set(), "who has nothing to bring takes no memory"
+    assert relay.destinations == set(), "who has nothing to bring takes no memory"
     await relay.stop()
 
 
@@ -472,14 +481,11 @@ async def test_batches_follow_each_other_and_refused_notes_are_written_again(mon
     desk.refusals = [overloaded("writes", 1)]
     brought: list[tuple[int, int]] = []
 
-    async def deliver(
-        _destination: int, source: int, incarnation: int, first: int, messages: list[OutboxMessage]
-    ) -> int:
-        assert (source, incarnation) == (4, 9)
+    async def answer(_destination: int, first: int, messages: list[OutboxMessage]) -> int:
         brought.append((first, len(messages)))
         return 10**9  # a destination may know more than it was told now
 
-    relay = OutboxRelay(Reader(kv), 4, 9, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = relay_of(kv, answer, desk)
     relay.wake([AWAY])
     await settle()
     assert brought == [], "nobody goes before it is started"
@@ -493,17 +499,15 @@ async def test_batches_follow_each_other_and_refused_notes_are_written_again(mon
 
 async def test_while_the_outbox_is_held_nothing_is_brought() -> None:
     kv = filled(2)
-    desk, answers = Desk(kv), asyncio.Event()
+    answers = asyncio.Event()
     brought: list[int] = []
 
-    async def deliver(
-        _destination: int, _source: int, _incarnation: int, first: int, messages: list[OutboxMessage]
-    ) -> int:
+    async def answer(_destination: int, first: int, messages: list[OutboxMessage]) -> int:
         brought.append(first)
         await answers.wait()
         return first + len(messages) - 1
 
-    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=desk.submit)
+    relay = relay_of(kv, answer)
     relay.start()
     await until(lambda: brought == [1])
     given_up = asyncio.ensure_future(relay.hold())
@@ -529,13 +533,11 @@ async def test_what_is_not_received_stays(monkeypatch: pytest.MonkeyPatch) -> No
     kv = filled(2)
     calls = []
 
-    async def deliver(
-        _destination: int, _source: int, _incarnation: int, first: int, _messages: list[OutboxMessage]
-    ) -> int:
+    async def answer(_destination: int, first: int, _messages: list[OutboxMessage]) -> int:
         calls.append(first)
         return 0 if len(calls) < 4 else len(calls) - 3  # nothing, then one after the other
 
-    relay = OutboxRelay(Reader(kv), HERE, 1, deliver, now_ms=lambda: START_MS, submit=Desk(kv).submit)
+    relay = relay_of(kv, answer)
     relay.start()
     await until(lambda: Reader(kv).outboxes()[0][1].waiting == 0)
     assert calls == [1, 1, 1, 1, 2]

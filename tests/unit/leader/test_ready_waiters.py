@@ -164,8 +164,8 @@ async def test_a_call_that_came_while_a_claim_was_being_applied_is_not_forgotten
     applying = asyncio.ensure_future(small.round())
     await settle()
     await settle()
-    assert small.shard._state_lags
-    small.shard._state_lags = False  # or the call would be refused: whether it is must not matter
+    assert small.shard.state_lags
+    small.shard.state_lags = False  # or the call would be refused: whether it is must not matter
     watching = await_ready(small)
     assert await reported(watching) == [False]
     small.kv.is_full = False
@@ -303,8 +303,7 @@ async def test_a_broker_that_stops_sends_everyone_home(small: SmallShard) -> Non
 async def test_lost_leadership_is_told(small: SmallShard) -> None:
     watching = await_ready(small)
     await settle()
-    small.log.term, small.log.serves = 2, False
-    small.follow_role()
+    small.lose()
     assert await reason_of(watching) == NOT_LEADER
     assert await reason_of(await_ready(small)) == NOT_LEADER
 

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from holdfast.machine import entries
-from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Acked, Claimed
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CLAIMED, READY
@@ -88,7 +87,7 @@ async def test_a_wait_ends_empty_handed(small: SmallShard) -> None:
 
 async def test_a_wait_goes_on_when_all_that_was_picked_is_cancelled_on_the_way(small: SmallShard) -> None:
     (task_id,) = await small.enqueue()
-    cancelling = asyncio.ensure_future(small.shard.submit(entries.Cancel(START_MS, KEEP_MS, [task_id])))
+    cancelling = small.begin(entries.Cancel(START_MS, KEEP_MS, [task_id]))
     await settle()
     call = small.reserve()
     await small.round()
@@ -149,10 +148,8 @@ async def test_each_type_is_claimed_for_its_own_lease(small: SmallShard) -> None
 async def test_who_waits_keeps_the_limit_of_a_queue(small: SmallShard) -> None:
     call = small.reserve(QUEUE, OTHER, tasks_max=10, queue_tasks_max={QUEUE: 2, OTHER: 1})
     await settle()
-    both = [*_tasks(QUEUE, 4), *_tasks(OTHER, 4)]
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, both)))
-    await small.round()
-    await enqueueing
+    both = [new_task(queue=queue) for queue in (QUEUE, OTHER) for _ in range(4)]
+    await small.submit(entries.Enqueue(START_MS, both))
     await small.round()
     claims = await call
     assert len(claims) == 3
@@ -191,9 +188,8 @@ async def test_claims_that_have_just_come_are_counted_once() -> None:
     small = SmallShard(claims_per_worker_max=3)
     first, second = small.reserve(tasks_max=2), small.reserve(OTHER, tasks_max=1)
     await settle()
-    both = entries.Enqueue(START_MS, [*_tasks(QUEUE, 2)])
-    await small.submit(both)
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(OTHER, 1)])))
+    await small.enqueue(2)
+    enqueueing = small.begin_enqueue(queue=OTHER)
     await small.round()
     await enqueueing
     await small.round()
@@ -216,11 +212,9 @@ async def test_a_caller_that_goes_as_it_is_refused_is_gone() -> None:
     call = small.reserve()
     await small.enqueue(queue=OTHER)
     await small.claim(OTHER)
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
+    enqueueing = small.begin_enqueue()
     await settle()
-    small.shard.stage()
-    small.log.flushed()
-    await small.shard.apply_committed()
+    await small.commit_staged()
     await gone(call)
     await enqueueing
     assert small.shard.waiters == 0
@@ -262,9 +256,7 @@ async def test_a_caller_that_goes_after_the_claim_and_before_its_answer(small: S
     (task_id,) = await small.enqueue()
     call = small.reserve()
     await settle()
-    small.shard.stage()
-    small.log.flushed()
-    await small.shard.apply_committed()
+    await small.commit_staged()
     await gone(call)
     await small.round()
     assert ids(await small.claim()) == [task_id]
@@ -273,11 +265,9 @@ async def test_a_caller_that_goes_after_the_claim_and_before_its_answer(small: S
 async def test_a_waiting_caller_that_goes_as_it_is_served(small: SmallShard) -> None:
     call = small.reserve()
     await settle()
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
+    enqueueing = small.begin_enqueue()
     await settle()
-    small.shard.stage()
-    small.log.flushed()
-    await small.shard.apply_committed()
+    await small.commit_staged()
     await gone(call)
     await enqueueing
     await small.round()
@@ -289,7 +279,7 @@ async def test_a_waiting_caller_that_goes_as_it_is_served(small: SmallShard) -> 
 async def test_a_caller_that_gave_up_waiting_takes_nothing(small: SmallShard) -> None:
     call = small.reserve()
     await settle()
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
+    enqueueing = small.begin_enqueue()
     await settle()
     small.shard.stage()
     small.log.flushed()
@@ -415,7 +405,7 @@ async def test_a_round_without_room_refuses_its_claims_and_those_behind_it(small
 async def test_who_waits_is_served_when_there_is_room_again(small: SmallShard) -> None:
     call = small.reserve()
     await settle()
-    enqueueing = asyncio.ensure_future(small.shard.submit(entries.Enqueue(START_MS, [*_tasks(QUEUE, 1)])))
+    enqueueing = small.begin_enqueue()
     await settle()
     small.refuses = True
     await small.round()
@@ -485,7 +475,3 @@ async def test_a_token_of_a_claim_that_went_back_is_stale(small: SmallShard) -> 
     (claim,) = await small.claim()
     await small.release(claim)
     assert isinstance(await small.ack(claim), Rejection)
-
-
-def _tasks(queue: bytes, count: int) -> list[NewTask]:
-    return [new_task(queue=queue)] * count

@@ -174,10 +174,9 @@ async def test_a_look_that_was_cut_short_goes_on_by_itself(
 
 
 async def test_an_allowance_that_changes_serves_who_waits(small: LimitedShard) -> None:
-    assert small.shard._leading is not None
-    reserver = small.shard._leading.reserver
+    reserver = small.leadership.reserver
     granted = [Allowance(0, None)]
-    reserver._scheduler._allowance = lambda _queue: granted[-1]
+    reserver.scheduler._allowance = lambda _queue: granted[-1]
     await small.enqueue(2)
     waiting = small.reserve()
     await small.round()
@@ -189,8 +188,7 @@ async def test_an_allowance_that_changes_serves_who_waits(small: LimitedShard) -
 
 
 async def test_what_holds_tasks_up_is_told_to_who_asks_for_shares(small: LimitedShard) -> None:
-    assert small.shard._leading is not None
-    reserver = small.shard._leading.reserver
+    reserver = small.leadership.reserver
     await small.set(concurrency_max=1, key_concurrency_max=1)
     await small.enqueue(2)
     assert reserver.outlook(QUEUE) == (True, False, False, 0, False)
@@ -201,8 +199,7 @@ async def test_what_holds_tasks_up_is_told_to_who_asks_for_shares(small: Limited
 
 async def test_nobody_looks_for_what_is_open_while_the_state_lags_behind(small: LimitedShard) -> None:
     """Claims that are applied and not settled count twice then, so open limiters would be taken for closed ones."""
-    assert small.shard._leading is not None
-    reserver = small.shard._leading.reserver
+    reserver = small.leadership.reserver
     await small.set(tenant_concurrency_max=2)
     await small.enqueue(2, tenant=b"t")
     assert reserver.outlook(QUEUE).is_open
@@ -225,8 +222,7 @@ async def test_no_timer_is_left_behind(small: LimitedShard) -> None:
     await small.enqueue(3)
     await small.claim(tasks_max=3)
     assert await small.claim() == []
-    assert small.shard._leading is not None
-    reserver = small.shard._leading.reserver
+    reserver = small.leadership.reserver
     assert reserver._wake is not None
     small.shard.drain()
     assert reserver._wake is None

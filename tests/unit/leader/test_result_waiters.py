@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from holdfast.broker.leader.result_waiters import ENDS, ResultWaiters
+from holdfast.broker.leader.result_waiters import ENDS
 from holdfast.machine import entries
 from holdfast.machine.operator_entries import DiscardDead
 from holdfast.machine.outcomes import Claimed
-from holdfast.machine.rows import CANCELLED, DEAD, READY, SUCCEEDED, WORKER_GAVE_UP, Execution
+from holdfast.machine.rows import READY, SUCCEEDED, WORKER_GAVE_UP, Execution
 from holdfast.serving.refusals import OVERLOADED, SHUTTING_DOWN, RefusedError
 from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, PAUSE_MS
 from tests.unit.replica.small_shard import WAIT_MS, SmallShard, settle
@@ -17,11 +17,6 @@ from tests.unit.replica.small_shard import WAIT_MS, SmallShard, settle
 STRANGER = bytes(16)
 
 Found = list[Execution | None]
-
-
-def result_waiters_of(small: SmallShard) -> ResultWaiters:
-    assert small.shard._leading is not None
-    return small.shard._leading.result_waiters
 
 
 def wait(small: SmallShard, *task_ids: bytes, wait_ms: int = WAIT_MS) -> asyncio.Task[Found]:
@@ -49,19 +44,6 @@ async def refused(call: asyncio.Task[Found]) -> str:
     return caught.value.reason
 
 
-async def test_who_waits_is_woken_by_each_kind_of_end(small: SmallShard) -> None:
-    acked, dead, cancelled = await small.enqueue(3)
-    calls = [wait(small, task_id) for task_id in (acked, dead, cancelled)]
-    await settle()
-    assert small.shard.watched_tasks == 3
-    first, second = await small.claim(tasks_max=2)
-    await small.ack(first)
-    await small.submit(bury_entry(small, second))
-    await small.cancel(cancelled)
-    assert [states(await call) for call in calls] == [[SUCCEEDED], [DEAD], [CANCELLED]]
-    assert small.shard.watched_tasks == 0
-
-
 async def test_a_call_for_many_waits_for_the_last(small: SmallShard) -> None:
     tasks = await small.enqueue(3)
     call = wait(small, *tasks, STRANGER, tasks[0])
@@ -73,22 +55,6 @@ async def test_a_call_for_many_waits_for_the_last(small: SmallShard) -> None:
     assert small.shard.watched_tasks == 1
     await finish(small)
     assert states(await call) == [SUCCEEDED] * 3 + [None, SUCCEEDED]
-
-
-async def test_several_calls_for_the_same_task_are_all_woken(small: SmallShard) -> None:
-    (task_id,) = await small.enqueue()
-    calls = [wait(small, task_id) for _ in range(3)]
-    await settle()
-    await finish(small)
-    assert [states(await call) for call in calls] == [[SUCCEEDED]] * 3
-
-
-async def test_what_is_finished_or_unknown_is_told_at_once(small: SmallShard) -> None:
-    (task_id,) = await small.enqueue()
-    await finish(small)
-    call = wait(small, task_id, STRANGER)
-    await settle()
-    assert states(call.result()) == [SUCCEEDED, None]
 
 
 async def test_an_end_between_the_look_and_the_round_is_not_missed(small: SmallShard) -> None:
@@ -109,7 +75,7 @@ async def test_an_end_that_the_state_has_no_room_for_is_told_when_it_has(small: 
     (claim,) = await small.claim()
     small.kv.is_full = True
     acking = asyncio.ensure_future(small.ack(claim))
-    while not small.shard._state_lags:
+    while not small.shard.state_lags:
         await asyncio.sleep(0)
     call = wait(small, task_id)
     await settle()
@@ -125,33 +91,6 @@ async def test_the_end_of_a_wait_tells_the_states_of_that_moment(small: SmallSha
     assert states(await call) == [READY, READY]
     assert small.shard.watched_tasks == 0
     assert states(await wait(small, *tasks, wait_ms=0)) == [READY, READY]
-
-
-async def test_a_dead_task_that_is_retried_is_unfinished_again(small: SmallShard) -> None:
-    first, second = await small.enqueue(2)
-    call = wait(small, first, second)
-    await settle()
-    one, other = await small.claim(tasks_max=2)
-    await small.submit(bury_entry(small, one))
-    await small.submit(entries.RetryDead(small.time.now_ms, [first]))
-    await small.ack(other)
-    assert not call.done()
-    assert small.shard.watched_tasks == 1
-    await finish(small)
-    assert states(await call) == [SUCCEEDED, SUCCEEDED]
-
-
-async def test_dead_and_retried_in_one_round_is_unfinished(small: SmallShard) -> None:
-    (task_id,) = await small.enqueue()
-    call = wait(small, task_id)
-    (claim,) = await small.claim()
-    both: list[entries.Entry] = [bury_entry(small, claim), entries.RetryDead(small.time.now_ms, [task_id])]
-    submitting = [asyncio.ensure_future(small.shard.submit(entry)) for entry in both]
-    await small.round()
-    await asyncio.gather(*submitting)
-    assert not call.done()
-    await finish(small)
-    assert states(await call) == [SUCCEEDED]
 
 
 async def test_a_task_that_is_purged_or_discarded_meanwhile_is_unknown(small: SmallShard) -> None:
@@ -180,8 +119,7 @@ async def test_a_caller_that_goes_leaves_nothing_behind(small: SmallShard) -> No
     staying.cancel()
     await settle()
     assert small.shard.watched_tasks == 0
-    assert not result_waiters_of(small)._by_task
-    assert not result_waiters_of(small)._watchers
+    assert len(small.leadership.result_waiters) == 0
 
 
 async def test_tasks_that_are_waited_for_are_bounded() -> None:
@@ -252,7 +190,7 @@ async def test_whatever_happens_a_call_waits_exactly_while_something_is_unfinish
     small.shard.drain()
     await asyncio.gather(*calls)
     assert small.shard.watched_tasks == 0
-    assert not result_waiters_of(small)._by_task
+    assert len(small.leadership.result_waiters) == 0
 
 
 async def _something(small: SmallShard, rng: random.Random, tasks: list[bytes]) -> entries.Entry:

@@ -8,7 +8,6 @@ from holdfast.broker.api import purging
 from holdfast.broker.api.purging import Purging
 from holdfast.broker.api.validation import Validator
 from holdfast.broker.leader import timers, watermarks
-from holdfast.broker.leader.leader import Leadership
 from holdfast.broker.policy.policies import default_policy
 from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.outcomes import Claimed, Outcome
@@ -18,11 +17,6 @@ from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE
 from tests.unit.replica.small_shard import SmallShard, refusal, settle
-
-
-def leadership_of(small: SmallShard) -> Leadership:
-    assert small.shard._leading is not None
-    return small.shard._leading
 
 
 def parts(claims: list[Claimed]) -> list[tuple[bytes, int]]:
@@ -133,7 +127,7 @@ async def test_times_are_counted_by_task(small: SmallShard) -> None:
     small.time.now_ms += 7
     await ack_ranges(small, claim)
     counts = pb.QueueCounts()
-    leadership_of(small).stats.fill_latencies(counts, QUEUE)
+    small.leadership.stats.fill_latencies(counts, QUEUE)
     (latencies,) = counts.latencies
     assert (sum(latencies.ready_to_claim), latencies.ready_to_claim_ms_total) == (4, 160)
     assert (sum(latencies.claim_to_ack), latencies.claim_to_ack_ms_total) == (4, 28)
@@ -143,7 +137,7 @@ async def test_claims_of_a_slice_are_as_old_as_each_other(small: SmallShard) -> 
     await small.enqueue_run(5)
     (claim,) = await small.claim(tasks_max=4)
     small.time.now_ms += 500
-    ages = leadership_of(small).claim_ages
+    ages = small.leadership.claim_ages
     await ages.poll()
     assert ages.age_ms(QUEUE) == 500
     await ack_ranges(small, claim._replace(tasks=2))
@@ -165,7 +159,7 @@ async def test_a_slice_whose_lease_ends_expires_task_by_task_in_short_entries() 
     small.time.now_ms += 60_000
     assert len(due(small, keys.CLAIM_EXPIRY)) == 1
     before = small.machine.meta.applied_index
-    assert await small.rounds_until(leadership_of(small).housekeeping._expire(due(small, keys.CLAIM_EXPIRY)))
+    assert await small.rounds_until(small.leadership.housekeeping.expire(due(small, keys.CLAIM_EXPIRY)))
     assert small.machine.meta.applied_index == before + 3
     assert small.metrics.tasks_expired._value.get() == 8
     assert all(task.is_suspect and task.state == READY for task in tasks_of(small, run))
@@ -179,7 +173,7 @@ async def test_an_entry_of_expiries_takes_only_so_many_payloads_out_of_runs(monk
     await small.claim(tasks_max=9)
     small.time.now_ms += 60_000
     before = small.machine.meta.applied_index
-    assert await small.rounds_until(leadership_of(small).housekeeping._expire(due(small, keys.CLAIM_EXPIRY)))
+    assert await small.rounds_until(small.leadership.housekeeping.expire(due(small, keys.CLAIM_EXPIRY)))
     assert small.machine.meta.applied_index == before + 3
     assert states(small, [*run, *singles]) == {READY}
 
@@ -192,7 +186,7 @@ async def test_finished_tasks_of_a_run_are_purged_together(small: SmallShard) ->
     assert states(small, run) == {SUCCEEDED}
     small.time.now_ms += KEEP_MS
     assert len(due(small, keys.RETENTION)) == 2
-    assert await small.rounds_until(leadership_of(small).housekeeping._purge(due(small, keys.RETENTION)))
+    assert await small.rounds_until(small.leadership.housekeeping.purge(due(small, keys.RETENTION)))
     assert tasks_of(small, [*run, single]) == []
     assert small.metrics.tasks_purged._value.get() == 9
 
@@ -219,7 +213,7 @@ async def test_marks_are_raised_to_the_first_task_of_a_slice(
     run = await small.enqueue_run(8)
     await small.claim()  # it holds a window
     await small.submit(entries.Cancel(small.time.now_ms, KEEP_MS, run[1:4]))
-    assert await small.rounds_until(leadership_of(small).marks._raise(QUEUE))
+    assert await small.rounds_until(small.leadership.marks.raise_marks(QUEUE))
     queue = small.machine.queue(QUEUE)
     assert queue is not None
     assert queue.marks[4] == tasks_of(small, [run[4]])[0].sequence

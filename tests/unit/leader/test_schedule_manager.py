@@ -106,7 +106,7 @@ class Stage:
         while done != len(self.proposed):
             done = len(self.proposed)
             for manager in self.managers:
-                manager._sweep.poll_again()  # its real sleep is too long for a test
+                manager.sweep.poll_again()  # its real sleep is too long for a test
             for _ in range(TURNS):
                 await asyncio.sleep(0)
 

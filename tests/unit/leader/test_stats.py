@@ -1,5 +1,6 @@
 """What the leader of a shard counts: rates, latencies, and who works."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_what_is_more_than_a_minute_ago_counts_no_more(counted: Counted) -> None
 def test_a_queue_that_rested_counts_from_its_first_batch_again(counted: Counted) -> None:
     counted.enqueue(60)
     counted.pass_samples(2 * SAMPLES_MAX)
-    assert not counted.stats._rates._samples
+    assert not counted.stats.rates.watched
     assert counted.rates() == (0, 0, 0, 0)
     counted.pass_samples(2 * SAMPLES_MAX)
     counted.enqueue(20)
@@ -124,7 +125,7 @@ def test_a_failure_after_a_long_rest_counts(counted: Counted) -> None:
     (task_id,) = counted.enqueue(1)
     token = counted.claim(task_id)
     counted.pass_samples(2 * SAMPLES_MAX)
-    assert not counted.stats._rates._samples
+    assert not counted.stats.rates.watched
     counted.shard.fail(task_id, token)
     counted.stats.follow(counted.shard.effects)
     counted.pass_samples(2)
@@ -157,7 +158,7 @@ def test_rare_batches_that_start_later_count_each_time(counted: Counted) -> None
         counted.enqueue(100, run_at_ms=counted.shard.now_ms + 86_400_000)
         assert counted.rates() == (20.0, 0, 0, 0)
         counted.pass_samples(3 * SAMPLES_MAX)
-        assert not counted.stats._rates._samples
+        assert not counted.stats.rates.watched
 
 
 def test_tasks_whose_time_comes_are_not_new(counted: Counted) -> None:
@@ -188,7 +189,7 @@ def test_the_first_batch_of_a_new_leader_counts(counted: Counted) -> None:
 
 def test_a_queue_that_is_not_there_has_no_rates(counted: Counted) -> None:
     assert counted.rates(b"nobody") == (0, 0, 0, 0)
-    assert not counted.stats._rates._samples
+    assert not counted.stats.rates.watched
 
 
 def test_the_number_of_watched_queues_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,12 +197,12 @@ def test_the_number_of_watched_queues_is_bounded(monkeypatch: pytest.MonkeyPatch
     counted = Counted()
     for name in (b"a", b"b", b"c"):
         counted.enqueue(1, queue=name)
-    assert set(counted.stats._rates._samples) == {b"a", b"b"}
+    assert set(counted.stats.rates.watched) == {b"a", b"b"}
     counted.pass_samples(2 * SAMPLES_MAX)
     counted.enqueue(1, queue=b"c")
     counted.enqueue(1, queue=b"d")
     counted.pass_samples(2 * SAMPLES_MAX)
-    assert set(counted.stats._rates._resting) == {b"c", b"d"}
+    assert set(counted.stats.rates.resting) == {b"c", b"d"}
 
 
 # --- latencies ------------------------------------------------------------------------------------------------
@@ -373,18 +374,15 @@ def test_one_is_forgotten_if_all_of_too_many_hold_claims(monkeypatch: pytest.Mon
 
 async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_module, "SAMPLE_SECONDS", 0.0)
-    counted = Counted()
-    sampler = counted.stats
 
     def fail() -> None:
         raise ValueError("looked")
 
-    sampler._on_sample = fail
+    sampler = Stats(Shard().machine, now_ms=lambda: 0, on_sample=fail)
     sampler.start()
-    [sampling] = sampler._tasks
-    with pytest.raises(ValueError, match="looked"):
-        await sampling
-    assert isinstance(sampler.failed(), ValueError)
+    while sampler.failed() is None:
+        await asyncio.sleep(0)
+    assert str(sampler.failed()) == "looked"
     await sampler.stop()
 
 

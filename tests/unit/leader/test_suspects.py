@@ -136,7 +136,7 @@ async def test_where_all_are_busy_one_is_asked_to_run_dry(small: SmallShard) -> 
 
 async def test_what_is_on_its_way_or_claimed_waits_no_more(small: SmallShard) -> None:
     blocked, free = await make_suspects(small, 2)
-    window = small.shard._leading.reserver._scheduler  # type: ignore[union-attr]
+    window = small.leadership.reserver.scheduler
     assert window.open_suspects(QUEUE) == 2
     assert await ask(small, b"w", empty_handed=True) == [blocked]
     assert window.open_suspects(QUEUE) == 1

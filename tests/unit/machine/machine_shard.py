@@ -47,7 +47,6 @@ QUEUE = b"mail"
 NOBODY = bytes(16)  # the id of no task
 WAITING = (READY, DELAYED, RETRY_PENDING)
 ALL_STATES = (READY, CLAIMED, DELAYED, RETRY_PENDING, SUCCEEDED, DEAD, CANCELLED)
-UNTIL_DONE: dict[str, Any] = {"unique_key": b"k", "flags": rows.UNIQUE_UNTIL_DONE}
 
 
 def names(states: Iterable[int]) -> list[str]:
@@ -224,16 +223,9 @@ class Shard:
         found = read_rows(self.kv, subqueue, 0, 1000) if is_plain else read_subqueue(self.kv, subqueue, 0, 1000)[0]
         return [task_id for _, task_id, *_ in found]
 
-    def subqueue(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> ready_rows.SubqueueRow | None:
-        row = self.kv.get(keys.subqueue(QUEUE, priority, tenant, limit_key))
-        return None if row is None else ready_rows.SubqueueRow.decode(row)
-
     def attempts(self, task_id: bytes) -> tuple[rows.Attempt, ...]:
         row = self.kv.get(keys.attempts(task_id))
         return () if row is None else rows.AttemptsRow.decode(row).kept
-
-    def holder(self, unique_key: bytes, queue: bytes = QUEUE) -> bytes | None:
-        return self.kv.get(keys.unique(queue, unique_key))
 
     def armed(self) -> list[tuple[int, bytes]]:
         """(when, key) of what will be forgotten."""

@@ -411,14 +411,6 @@ def test_stored_numbers_of_flags() -> None:
     ] == [1, 2, 4, 8, 16, 32, 64, 128]  # fmt: skip
 
 
-def test_only_the_newest_attempts_are_kept() -> None:
-    kept = rows.AttemptsRow()
-    for number in range(rows.ATTEMPTS_KEPT + 3):
-        kept = kept.plus(rows.Attempt(rows.ATTEMPT_FAILED, number, number, b"", b""))
-    assert [attempt.claimed_ms for attempt in kept.kept] == list(range(3, rows.ATTEMPTS_KEPT + 3))
-    assert rows.ATTEMPTS_KEPT == 16
-
-
 # --- Task ids and tokens ---------------------------------------------------------------------------------------------
 
 times = st.integers(0, ids.TIME_MS_MAX)

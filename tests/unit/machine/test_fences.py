@@ -1,14 +1,17 @@
 """Answers belong to those who earned them: what looks like a repetition, but is somebody else's call, is refused."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.machine import entries, keys
-from holdfast.machine.entries import Mark
+from holdfast.machine.entries import AckItem, Mark, RemoteFollowUp
 from holdfast.machine.invariants import violations
-from holdfast.machine.outcomes import Accepted, Claimed
+from holdfast.machine.new_tasks import NewTask
+from holdfast.machine.outcomes import Acked, Claimed
 from holdfast.machine.packing import DecodeError
 from holdfast.machine.rejections import Rejection
-from holdfast.machine.rows import DEAD, READY
+from holdfast.machine.rows import SUCCEEDED
 from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, WINDOW_MS, Shard, code, new_task
 
 
@@ -66,47 +69,12 @@ def test_a_claim_request_id_belongs_to_its_worker(shard: Shard) -> None:
     assert got.task_id == second
 
 
-def test_a_claim_whose_lease_has_run_out_is_not_given_again(shard: Shard) -> None:
-    first, second = shard.enqueue(), shard.enqueue()
-    shard.claim_all(first, request_id=b"r")
-    shard.now_ms += LEASE_MS
-    (got,) = shard.claim_all(second, request_id=b"r")
-    assert isinstance(got, Claimed)
-    assert got.task_id == second
-
-
-def test_a_retried_ack_is_refused_rather_than_told_of_no_follow_ups(shard: Shard) -> None:
-    task_id = shard.enqueue(result_ttl_ms=10 * KEEP_MS)
-    token = shard.claim(task_id)
-    first = shard.ack(task_id, token, b"result", (new_task(),))
-    shard.now_ms += KEEP_MS
-    shard.expire_key(shard.now_ms, keys.recent(token))
-    assert shard.ack(task_id, token, b"result", (new_task(),)) == first, "it is kept as long as the result"
-    shard.now_ms += 9 * KEEP_MS
-    shard.expire_key(shard.now_ms, keys.recent(token))
-    assert code(shard.ack(task_id, token, b"result", (new_task(),))) == "STALE_TOKEN"
-
-
-def test_a_dead_task_keeps_its_request_id(shard: Shard) -> None:
-    task_id = shard.task_in(DEAD, request_id=b"r")
-    shard.now_ms += WINDOW_MS
-    shard.expire_key(shard.now_ms, keys.dedup(QUEUE, b"r"))
-    shard.retry_dead(task_id)
-    assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, READY)]
-
-
 def test_a_repeated_claim_request_without_marks_hides_no_task(shard: Shard) -> None:
     first, second, third = (shard.enqueue() for _ in range(3))
     shard.claim_all(first, request_id=b"r", marks=(Mark(QUEUE, 0, 4, 2),))
     shard.claim_all(second, request_id=b"r")  # the second stays ready
     shard.claim_all(third, marks=(Mark(QUEUE, 0, 4, 4),))  # decided as if the second were gone
     assert violations(shard.kv) == []
-
-
-def test_a_renewed_request_id_is_no_refusal(shard: Shard) -> None:
-    shard.enqueue(request_id=b"r")
-    shard.now_ms += WINDOW_MS
-    assert not isinstance(shard.expire_key(shard.now_ms, keys.dedup(QUEUE, b"r")), Rejection)
 
 
 def test_a_mark_makes_no_queue(shard: Shard) -> None:
@@ -130,3 +98,44 @@ def test_asking_after_strangers_leaves_no_trace(shard: Shard) -> None:
     for number in range(100):
         assert shard.machine.worker_claims(b"%d" % number) == 0
     assert not shard.machine._draft._counts
+
+
+# --- What a request id stands for -------------------------------------------------------------------------------------
+
+
+def content(digest: int, request_id: bytes = b"r", **changes: Any) -> NewTask:
+    return new_task(request_id=request_id, digest=digest, **changes)
+
+
+def refused_ack(shard: Shard, *follow_ups: NewTask, away: tuple[RemoteFollowUp, ...] = ()) -> Rejection:
+    """Of a task that is held, which it is still afterwards; nothing else is changed."""
+    task_id = shard.enqueue()
+    token = shard.claim(task_id)
+    before = shard.state_rows()
+    item = AckItem(task_id, token, b"result", follow_ups, away)
+    (outcome,) = shard.apply(entries.AckAway(shard.now_ms, KEEP_MS, 100, [item]))
+    assert code(outcome) == "REQUEST_ID_CONFLICT"
+    assert isinstance(outcome, Rejection)
+    assert shard.state_rows() == before
+    assert isinstance(shard.ack(task_id, token), Acked), "the claim holds"
+    return outcome
+
+
+def test_an_ack_with_a_follow_up_that_conflicts_changes_nothing(shard: Shard) -> None:
+    shard.enqueue(request_id=b"r", digest=7)
+    good = content(7), content(5, b"other"), new_task()
+    assert refused_ack(shard, content(8)).place == 0
+    assert refused_ack(shard, *good, content(8), content(9)).place == 3
+    away = tuple(RemoteFollowUp(place, 2, 0, b"") for place in (0, 2, 5))
+    assert refused_ack(shard, content(7), content(8), away=away).place == 3, "among all of them"
+    assert refused_ack(shard, content(8), away=away).place == 1
+
+
+def test_follow_ups_of_one_ack_are_compared_with_each_other(shard: Shard) -> None:
+    assert refused_ack(shard, content(7), content(7), content(8)).place == 2
+    shard.now_ms += 1
+    first = shard.task_in(SUCCEEDED, request_id=b"r", digest=7, dedup_window_ms=WINDOW_MS)
+    shard.now_ms += WINDOW_MS
+    assert refused_ack(shard, content(8), content(7)).place == 1, "the first takes the id over"
+    later = shard.enqueue(request_id=b"r", digest=9)
+    assert later != first, "nobody has taken it"

@@ -13,9 +13,8 @@ from holdfast.machine.invariants import rows_of, violations
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
-from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, Changed, Claimed, Outcome, Received
-from holdfast.machine.rows import CLAIMED, DEAD, READY, SUCCEEDED
-from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, QUEUE, START_MS, WINDOW_MS, Shard, code, new_task
+from holdfast.machine.outcomes import Accepted, Acked, Changed, Claimed, Outcome, Received
+from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, QUEUE, START_MS, Shard, code, new_task
 
 AWAY = 2
 
@@ -53,72 +52,6 @@ def envelopes(shard: Shard) -> list[bytes]:
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
-def test_an_ack_posts_its_follow_ups_for_others_and_answers_in_their_order(shard: Shard) -> None:
-    away = (
-        RemoteFollowUp(0, AWAY, 7, b"first"),
-        RemoteFollowUp(2, 9, 0, b"other"),
-        RemoteFollowUp(3, AWAY, 0, b"second"),
-    )
-    task_id, token = held_task(shard)
-    outcome = ack_away(shard, task_id, token, away, new_task(), new_task())
-    assert isinstance(outcome, Acked)
-    assert [done.task_id == ELSEWHERE for done in outcome.follow_ups] == [True, False, True, True, False]
-    assert shard.state(task_id) == SUCCEEDED
-    assert (messages(shard), messages(shard, 9)) == ([(1, b"first"), (2, b"second")], [(1, b"other")])
-    first = shard.kv.get(keys.outbox(AWAY, 1))
-    assert first is not None
-    assert rows.OutboxMessage.decode(first).run_at_ms == 7
-    assert shard.effects.outbox == {AWAY, 9}
-    assert violations(shard.kv) == []
-
-
-def test_a_repeated_ack_posts_nothing_again(shard: Shard) -> None:
-    task_id, token = held_task(shard)
-    first = ack_away(shard, task_id, token, remote_follow_ups(b"a"))
-    assert first == Acked((Accepted(ELSEWHERE, False),))
-    assert ack_away(shard, task_id, token, remote_follow_ups(b"a"), waiting_max=0) == first, (
-        "also if it would find no room now"
-    )
-    assert messages(shard) == [(1, b"a")]
-    assert shard.effects.outbox == set()
-
-
-def test_without_room_the_whole_ack_is_refused(shard: Shard) -> None:
-    task_id, token = held_task(shard)
-    before = shard.state_rows()
-    refused = ack_away(shard, task_id, token, remote_follow_ups(b"a", b"b", b"c"), new_task(), waiting_max=2)
-    assert code(refused) == "OUTBOX_FULL"
-    assert shard.state_rows() == before
-    assert shard.state(task_id) == CLAIMED
-    assert isinstance(ack_away(shard, task_id, token, remote_follow_ups(b"a", b"b"), waiting_max=2), Acked)
-    task_id, token = held_task(shard)
-    assert code(ack_away(shard, task_id, token, remote_follow_ups(b"c"), waiting_max=2)) == "OUTBOX_FULL"
-    shard.apply(entries.Delivered(shard.now_ms, AWAY, 1))
-    assert isinstance(ack_away(shard, task_id, token, remote_follow_ups(b"c"), waiting_max=2), Acked)
-    assert messages(shard) == [(2, b"b"), (3, b"c")]
-
-
-def test_a_stale_ack_posts_nothing(shard: Shard) -> None:
-    task_id, token = held_task(shard)
-    assert code(ack_away(shard, task_id, token + 1, remote_follow_ups(b"a"))) == "STALE_TOKEN"
-    assert messages(shard) == []
-
-
-def test_what_was_delivered_goes_and_its_numbers_are_not_used_again(shard: Shard) -> None:
-    ack_away(shard, *held_task(shard), remote_follow_ups(b"a", b"b", b"c"))
-    for sequence in (0, 4):
-        assert code(shard.apply(entries.Delivered(shard.now_ms, AWAY, sequence))[0]) == "NOT_WAITING"
-    assert code(shard.apply(entries.Delivered(shard.now_ms, 9, 1))[0]) == "NOT_WAITING"
-    assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 2)) == [Changed(2)]
-    assert messages(shard) == [(3, b"c")]
-    assert code(shard.apply(entries.Delivered(shard.now_ms, AWAY, 2))[0]) == "NOT_WAITING"
-    assert shard.apply(entries.Delivered(shard.now_ms, AWAY, 3)) == [Changed(3)]
-    shard.restart()
-    ack_away(shard, *held_task(shard), remote_follow_ups(b"d"))
-    assert messages(shard) == [(4, b"d")]
-    assert violations(shard.kv) == []
-
-
 def test_an_entry_removes_no_more_than_its_share(shard: Shard) -> None:
     for _ in range(11):
         ack_away(shard, *held_task(shard), remote_follow_ups(*[b""] * 100), waiting_max=2000)
@@ -130,87 +63,10 @@ def test_an_entry_removes_no_more_than_its_share(shard: Shard) -> None:
 # --- the destination --------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_taken_in_once_and_in_order(shard: Shard) -> None:
-    one, two, three = (new_task(envelope=name) for name in (b"one", b"two", b"three"))
-    first = receive(shard, 1, one, two)
-    assert isinstance(first, Received)
-    assert (first.last, len(first.accepted)) == (2, 2)
-    assert len(shard.effects.ready) == 2
-    before = shard.state_rows()
-    assert receive(shard, 1, one, two) == Received(2, ())
-    assert receive(shard, 2, two) == Received(2, ())
-    assert code(receive(shard, 4, three)) == "OUT_OF_ORDER"
-    assert receive(shard, 3) == Received(2, ())
-    assert shard.state_rows() == before
-    again = receive(shard, 2, two, three)
-    assert isinstance(again, Received)
-    assert (again.last, len(again.accepted)) == (3, 1)
-    assert envelopes(shard) == [b"one", b"two", b"three"]
-
-
-def test_a_source_that_was_created_anew_begins_anew(shard: Shard) -> None:
-    receive(shard, 1, new_task(), new_task())
-    outcome = receive(shard, 1, new_task(), incarnation=2)
-    assert isinstance(outcome, Received)
-    assert (outcome.last, len(outcome.accepted)) == (1, 1)
-
-
 def test_a_destination_that_was_created_anew_begins_where_the_source_is(shard: Shard) -> None:
     outcome = receive(shard, 41, new_task(), new_task())
     assert isinstance(outcome, Received)
     assert (outcome.last, len(outcome.accepted)) == (42, 2)
-
-
-def test_a_request_id_counts_for_what_comes_by_message_too(shard: Shard) -> None:
-    task_id = shard.enqueue(request_id=b"r")
-    assert receive(shard, 1, new_task(request_id=b"r")) == Received(1, (Accepted(task_id, True, READY),))
-    later = shard.now_ms + 50
-    outcome = receive(shard, 2, new_task(run_at_ms=later))
-    assert isinstance(outcome, Received)
-    assert shard.task(outcome.accepted[0].task_id).timer_ms == later
-
-
-def test_a_letter_whose_request_id_stands_for_another_task_is_a_dead_letter(shard: Shard) -> None:
-    """The ack that brought it has succeeded: it cannot be refused, and must not be lost."""
-    known = shard.enqueue(request_id=b"r", digest=7)
-    dedup = shard.kv.get(keys.dedup(QUEUE, b"r"))
-    other = new_task(request_id=b"r", digest=8, envelope=b"other", run_at_ms=START_MS + 50, start_by_ms=START_MS + 90)
-    outcome = receive(shard, 1, new_task(envelope=b"before"), other, new_task(request_id=b"r", digest=7))
-    assert isinstance(outcome, Received)
-    before, dead, same = outcome.accepted
-    assert (before.duplicate, dead.duplicate, dead.state, same) == (False, False, DEAD, Accepted(known, True, READY))
-    task = shard.task(dead.task_id)
-    assert (task.dead_reason, task.timer_ms) == (rows.REQUEST_ID_CONFLICT, START_MS + DEAD_KEEP_MS)
-    assert shard.kv.get(keys.report(dead.task_id)) == rows.TaskReport(rows.REPORT_CONFLICT, known).encode()
-    assert shard.kv.get(keys.dedup(QUEUE, b"r")) == dedup, "the id is that of the other"
-    assert (shard.queue().dead, shard.queue().dead_total, shard.queue().enqueued_total) == (1, 1, 3)
-    assert (shard.effects.died, shard.effects.finished) == ({QUEUE}, [dead.task_id])
-    assert violations(shard.kv) == []
-    rows_before = shard.state_rows()
-    assert receive(shard, 1, new_task(envelope=b"before"), other) == Received(3, ()), "once"
-    assert shard.state_rows() == rows_before
-
-
-def test_a_conflict_that_is_retried_runs_and_has_no_part_in_the_id(shard: Shard) -> None:
-    known = shard.enqueue(request_id=b"r", digest=7)
-    outcome = receive(shard, 1, new_task(request_id=b"r", digest=8, unique_key=b"k", flags=rows.UNIQUE_UNTIL_DONE))
-    assert isinstance(outcome, Received)
-    dead = outcome.accepted[0].task_id
-    assert shard.holder(b"k") is None
-    shard.retry_dead(dead)
-    assert shard.holder(b"k") == dead
-    assert shard.enqueue_all(new_task(request_id=b"r", digest=7)) == [Accepted(known, True, READY)]
-    shard.ack(known, shard.claim(known))
-    shard.now_ms += WINDOW_MS
-    assert not shard.enqueue_all(new_task(request_id=b"r", digest=9))[0].duplicate, "although the message lives"
-    assert isinstance(shard.ack(dead, shard.claim(dead)), Acked)
-    assert violations(shard.kv) == []
-
-
-def test_messages_are_compared_with_those_before_them(shard: Shard) -> None:
-    outcome = receive(shard, 1, *(new_task(request_id=b"r", digest=digest) for digest in (8, 7, 8)))
-    assert isinstance(outcome, Received)
-    assert [(item.duplicate, item.state) for item in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
 
 
 # --- two shards and a bad road between them ---------------------------------------------------------------------------

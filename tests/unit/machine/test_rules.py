@@ -4,23 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.machine import entries, ids, keys, rows
-from holdfast.machine.entries import Mark
+from holdfast.machine import entries, keys, rows
 from holdfast.machine.handlers.governing import UnknownLevelError
 from holdfast.machine.invariants import violations
 from holdfast.machine.machine import OutOfOrderError
-from holdfast.machine.outcomes import Accepted, Changed, Claimed, Moved, Outcome
+from holdfast.machine.outcomes import Accepted, Acked, Changed, Moved, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED
 from tests.unit.machine.machine_shard import (
     ALL_STATES,
+    BACKOFF_MS,
     KEEP_MS,
-    LEASE_MS,
     NOBODY,
     QUEUE,
     START_MS,
     WAITING,
-    WINDOW_MS,
     Shard,
     code,
     new_task,
@@ -32,20 +30,6 @@ def others(*states: int) -> tuple[int, ...]:
 
 
 # --- Levels and settings ----------------------------------------------------------------------------------------------
-
-
-def test_settings_are_taken_only_forward(shard: Shard) -> None:
-    assert shard.apply(entries.SetQueue(START_MS, QUEUE, 5, b"first")) == [Changed(5)]
-    assert shard.effects.settings == [QUEUE]
-    before = shard.state_rows()
-    for version in (0, 4, 5):
-        (refused,) = shard.apply(entries.SetQueue(START_MS, QUEUE, version, b"old"))
-        assert code(refused) == "OLD_VERSION"
-        assert shard.effects.settings == []
-    assert shard.state_rows() == before
-    assert shard.apply(entries.SetQueue(START_MS, b"other", 4, b"another")) == [Changed(4)]
-    assert shard.apply(entries.SetQueue(START_MS, QUEUE, 6, b"")) == [Changed(6)]
-    assert shard.kv.get(keys.settings(QUEUE)) == rows.SettingsRow(6, b"").encode()
 
 
 def test_a_level_is_only_raised(shard: Shard) -> None:
@@ -157,62 +141,9 @@ def test_refusals_are_sentences(shard: Shard) -> None:
 # --- Enqueue ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_accepted_task_is_ready_and_its_id_says_when_and_where(shard: Shard) -> None:
-    shard.enqueue()
-    task_id = shard.enqueue(envelope=b"body")
-    assert shard.kv.get(keys.envelope(task_id)) == b"body"
-    task = shard.task(task_id)
-    assert (task.state, task.claims, task.failures, task.token, task.enqueued_ms) == (READY, 0, 0, 0, START_MS)
-    assert ids.task_id_time_ms(task_id) == START_MS
-    assert ids.task_id_shard(task_id) == 7
-    assert ids.task_id_sequence(task_id) == task.sequence == 2
-
-
 @pytest.mark.parametrize(("delay_ms", "state"), [(-1, READY), (0, READY), (1, DELAYED)])
 def test_run_at_in_the_future_delays(shard: Shard, delay_ms: int, state: int) -> None:
     assert shard.state(shard.enqueue(run_at_ms=START_MS + delay_ms)) == state
-
-
-def test_a_seen_request_id_returns_the_existing_task(shard: Shard) -> None:
-    task_id = shard.enqueue(request_id=b"order-1")
-    before = shard.state_rows()
-    shard.now_ms += WINDOW_MS - 1
-    assert shard.enqueue_all(new_task(request_id=b"order-1", envelope=b"other")) == [Accepted(task_id, True, READY)]
-    assert shard.state_rows() == before
-
-
-def test_a_request_id_twice_in_one_entry_makes_one_task(shard: Shard) -> None:
-    first, second, third = shard.enqueue_all(*[new_task(request_id=b"a")] * 2, new_task(request_id=b"b"))
-    assert second == Accepted(first.task_id, True, READY)
-    assert not third.duplicate
-    assert shard.queue().ready == shard.queue().enqueued_total == 2
-
-
-def test_request_ids_belong_to_their_queue(shard: Shard) -> None:
-    done = shard.enqueue_all(new_task(request_id=b"a"), new_task(request_id=b"a", queue=b"other"))
-    assert [outcome.duplicate for outcome in done] == [False, False]
-
-
-def test_a_request_id_is_remembered_while_its_task_lives(shard: Shard) -> None:
-    task_id = shard.enqueue(request_id=b"a")
-    key = keys.dedup(QUEUE, b"a")
-    shard.now_ms += WINDOW_MS
-    shard.expire_key(shard.now_ms, key)
-    assert shard.armed() == [(shard.now_ms + WINDOW_MS, key)]
-    assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True, READY)]
-    shard.ack(task_id, shard.claim(task_id))
-    shard.now_ms += WINDOW_MS
-    assert shard.expire_key(shard.now_ms, key) == Moved(0)
-    assert shard.enqueue_all(new_task(request_id=b"a"))[0].duplicate is False
-
-
-def test_each_task_has_its_own_window(shard: Shard) -> None:
-    shard.enqueue_all(*(new_task(request_id=b"%d" % ms, dedup_window_ms=ms) for ms in (30, 10, 20)))
-    assert [when_ms - START_MS for when_ms, _ in shard.armed()] == [10, 20, 30]
-    held = shard.enqueue()
-    token = shard.claim(held)
-    shard.ack(held, token, follow_ups=(new_task(request_id=b"next", dedup_window_ms=15),))
-    assert (START_MS + 15, keys.dedup(QUEUE, b"next")) in shard.armed()
 
 
 def test_a_short_window_is_renewed_less_and_less_often(shard: Shard) -> None:
@@ -229,68 +160,7 @@ def test_a_short_window_is_renewed_less_and_less_often(shard: Shard) -> None:
     assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True, READY)]
 
 
-def test_a_request_id_outlives_its_purged_task_for_the_rest_of_its_window(shard: Shard) -> None:
-    task_id = shard.task_in(SUCCEEDED, request_id=b"a")
-    shard.now_ms += KEEP_MS
-    assert shard.purge(task_id) == Moved(SUCCEEDED)
-    assert shard.enqueue_all(new_task(request_id=b"a")) == [Accepted(task_id, True)]
-
-
 # --- Claim -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_claim_holds_the_task_under_a_new_token(shard: Shard) -> None:
-    task_id = shard.enqueue()
-    (outcome,) = shard.claim_all(task_id, worker=b"w1")
-    task = shard.task(task_id)
-    assert outcome == Claimed(task_id, task.token, START_MS + LEASE_MS, failures=0, claims=1, enqueued_ms=START_MS)
-    assert (task.state, task.worker, task.claims, task.timer_ms) == (CLAIMED, b"w1", 1, START_MS + LEASE_MS)
-    assert shard.line() == []
-    assert shard.machine.worker_claims(b"w1") == 1
-
-
-def test_claims_are_counted_per_worker_and_across_restarts(shard: Shard) -> None:
-    shard.claim_all(shard.enqueue(), shard.enqueue(), worker=b"w1")
-    task_id = shard.enqueue()
-    shard.claim_all(task_id, worker=b"w2")
-    shard.claim_all(shard.enqueue(), worker=b"")
-    shard.restart()
-    assert [shard.machine.worker_claims(name) for name in (b"w1", b"w2", b"", b"w3")] == [2, 1, 0, 0]
-    shard.release(task_id, shard.task(task_id).token)
-    shard.claim_all(task_id, worker=b"w1")
-    assert [shard.machine.worker_claims(name) for name in (b"w1", b"w2")] == [3, 0]
-    assert shard.kv.get(keys.worker(b"w2")) is None
-
-
-def test_tokens_grow_across_tasks_restarts_and_incarnations(shard: Shard) -> None:
-    tokens = []
-    for _ in range(3):
-        task_id = shard.enqueue()
-        tokens.append(shard.claim(task_id))
-        shard.release(task_id, tokens[-1])
-        shard.restart()
-        tokens.append(shard.claim(task_id))
-    made_anew = Shard(incarnation=2)
-    tokens.append(made_anew.claim(made_anew.enqueue()))
-    assert tokens == sorted(set(tokens))
-
-
-def test_a_restart_keeps_shard_and_incarnation() -> None:
-    shard = Shard(shard=9, incarnation=4)
-    shard.apply(entries.LeaderStarted(START_MS, False))
-    shard.restart()
-    assert (shard.machine.meta.shard, shard.machine.meta.incarnation) == (9, 4)
-
-
-def test_a_repeated_claim_request_gets_its_claims_again(shard: Shard) -> None:
-    first, second, third = (shard.enqueue() for _ in range(3))
-    claimed = shard.claim_all(first, second, request_id=b"r")
-    before = shard.state_rows()
-    again = shard.claim_all(third, request_id=b"r")
-    assert again == claimed
-    changed = {key for key, row in shard.state_rows().items() if before.get(key) != row}
-    assert changed == {keys.queue(QUEUE)}, "only the version of its marks: the third stays ready"
-    assert [outcome.task_id for outcome in shard.machine.claims_of_request(b"worker", b"r")] == [first, second]
 
 
 def test_a_repeated_claim_request_gets_only_what_still_holds(shard: Shard) -> None:
@@ -306,61 +176,20 @@ def test_a_repeated_claim_request_gets_only_what_still_holds(shard: Shard) -> No
     assert violations(shard.kv) == []
 
 
-def test_a_claim_request_that_got_nothing_is_not_remembered(shard: Shard) -> None:
-    task_id = shard.task_in(DELAYED)
-    shard.claim_all(task_id, request_id=b"r")
-    assert shard.armed() == []
-
-
-# --- Low-water marks -------------------------------------------------------------------------------------------------
-
-
-def test_a_mark_is_raised_only_on_the_version_it_was_decided_on(shard: Shard) -> None:
-    first, second = shard.enqueue(), shard.enqueue()
-    shard.claim_all(first, marks=(Mark(QUEUE, 1, 4, 2),))
-    assert shard.queue().marks[4] == 0
-    shard.claim_all(second, marks=(Mark(QUEUE, 0, 4, 3),))
-    assert shard.queue().marks == [0, 0, 0, 0, 3, 0, 0, 0, 0, 0]
-    shard.claim_all(second, marks=(Mark(QUEUE, 0, 4, 2),))
-    assert shard.queue().marks[4] == 3, "a mark was lowered without a task behind it"
-
-
-def test_a_task_that_returns_moves_the_mark_back(shard: Shard) -> None:
-    first, second = shard.enqueue(), shard.enqueue()
-    shard.claim_all(first, second, marks=(Mark(QUEUE, 0, 4, 3),))
-    shard.now_ms += LEASE_MS
-    token = shard.task(second).token
-    assert shard.release(second, token) == Moved(READY)
-    assert (shard.queue().marks[4], shard.queue().mark_version) == (2, 1)
-    shard.claim_all(NOBODY, marks=(Mark(QUEUE, 0, 4, 3),))
-    assert shard.queue().marks[4] == 2, "a raise that was decided before the return has hidden the task"
-    assert violations(shard.kv) == []
-
-
-def test_a_repeated_claim_request_voids_the_raises_that_counted_on_it(shard: Shard) -> None:
-    first, second, third = (shard.enqueue() for _ in range(3))
-    shard.claim_all(first, request_id=b"r", marks=(Mark(QUEUE, 0, 4, 2),))
-    # Decided one after the other, before the first is applied: it takes `second`, so the next raises the mark past it.
-    shard.claim_all(second, request_id=b"r", marks=(Mark(QUEUE, 0, 4, 3),))
-    shard.claim_all(third, marks=(Mark(QUEUE, 0, 4, 4),))
-    assert shard.state(second) == READY
-    assert (shard.queue().marks[4], shard.queue().mark_version) == (2, 1)
-    assert violations(shard.kv) == []
-
-
 # --- Time and order --------------------------------------------------------------------------------------------------
 
 
-def test_shard_time_never_goes_back(shard: Shard) -> None:
+def test_follow_ups_come_with_their_ack_or_not_at_all(shard: Shard) -> None:
     task_id = shard.enqueue()
     token = shard.claim(task_id)
-    shard.apply(entries.LeaderStarted(START_MS + LEASE_MS, False))
-    shard.now_ms = START_MS - 5
-    assert shard.expire(task_id, token) == Moved(READY)
-    assert shard.task(task_id).changed_ms == shard.machine.meta.now_ms == START_MS + LEASE_MS
-    later = shard.enqueue(run_at_ms=START_MS + LEASE_MS)
-    assert shard.state(later) == READY
-    assert ids.task_id_time_ms(later) == START_MS + LEASE_MS
+    index = shard.machine.meta.applied_index
+    item = entries.AckItem(task_id, token, None, (new_task(),))
+    before = shard.kv.rows()
+    shard.machine.apply(index + 1, 1, entries.Ack(START_MS, KEEP_MS, [item]))
+    assert shard.kv.rows() == before, "a part of the entry reached the state before the commit"
+    shard.restart()  # a crash: the state is that of the last commit
+    assert shard.machine.meta.applied_index == index
+    assert shard.ack(task_id, token) == Acked(())
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 2])
@@ -403,13 +232,83 @@ def test_a_commit_tells_the_earliest_new_time_of_each_kind(shard: Shard) -> None
     assert (nothing.expiry_ms, nothing.due_ms, nothing.key_expiry_ms, nothing.purge_ms) == (0, 0, 0, 0)
 
 
-def test_counters_are_per_queue_and_unknown_queues_have_none(shard: Shard) -> None:
-    for state in ALL_STATES:
-        shard.task_in(state)
-    shard.enqueue(queue=b"other")
-    queue = shard.queue()
-    assert (queue.ready, queue.claimed, queue.delayed, queue.retrying, queue.dead) == (1, 1, 1, 1, 1)
-    assert (queue.enqueued_total, queue.claimed_total, queue.succeeded_total) == (7, 4, 1)
-    assert (queue.failed_total, queue.cancelled_total, queue.dead_total, queue.expired_total) == (2, 1, 1, 0)
-    assert shard.queue(b"other").ready == 1
-    assert shard.machine.queue(b"never used") is None
+# --- What the model does not come to ----------------------------------------------------------------------------------
+
+
+def test_the_newest_attempts_are_kept_and_go_with_their_task(shard: Shard) -> None:
+    task_id = shard.enqueue(max_attempts=99, max_claims=99)
+    for number in range(rows.ATTEMPTS_KEPT + 4):
+        shard.fail(task_id, shard.claim(task_id), brief=b"%d" % number)
+        shard.now_ms += BACKOFF_MS
+        shard.promote(task_id)
+    kept = shard.attempts(task_id)
+    assert [attempt.brief for attempt in kept] == [b"%d" % number for number in range(4, rows.ATTEMPTS_KEPT + 4)]
+    at_ms = START_MS + 4 * BACKOFF_MS
+    assert kept[0] == rows.Attempt(rows.ATTEMPT_FAILED, at_ms, at_ms, b"worker", b"4")
+    shard.ack(task_id, shard.claim(task_id))
+    assert shard.attempts(task_id) == kept
+    shard.now_ms += KEEP_MS
+    shard.purge(task_id)
+    assert shard.attempts(task_id) == ()
+
+
+def test_of_a_duplicate_that_has_ended_and_is_forgotten_nothing_more_is_known(shard: Shard) -> None:
+    """Its request id is remembered for longer than the task; it is forgotten only once it has ended."""
+    task_id = shard.task_in(SUCCEEDED, request_id=b"r")
+    shard.now_ms += KEEP_MS
+    shard.purge(task_id)
+    assert shard.enqueue_all(new_task(request_id=b"r")) == [Accepted(task_id, True, 0)]
+
+
+@pytest.mark.parametrize("back_at_ms", [49, 70], ids=["in time", "too late"])
+@pytest.mark.parametrize("way_back", ["release", "snooze"])
+def test_a_claim_that_is_released_was_no_start(shard: Shard, way_back: str, back_at_ms: int) -> None:
+    task_id = shard.enqueue(start_by_ms=START_MS + 50)
+    shard.now_ms += 30
+    token = shard.claim(task_id)
+    assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == [], "nothing comes due while it is claimed"
+    shard.now_ms = START_MS + back_at_ms
+    state = DELAYED if way_back == "snooze" else READY
+    assert shard.release(task_id, token, shard.now_ms + 500 if way_back == "snooze" else 0) == Moved(state)
+    assert shard.effects.start_by_ms == START_MS + 50
+    assert violations(shard.kv) == []
+    if shard.now_ms < START_MS + 50:
+        assert code(shard.ttl_expire(task_id)) == "NOT_EXPIRED"
+        shard.now_ms = START_MS + 50
+    if state == READY:
+        assert code(shard.claim_all(task_id)[0]) == "START_TOO_LATE"
+    assert shard.ttl_expire(task_id) == Moved(DEAD)
+    assert shard.task(task_id).dead_reason == rows.TTL_PASSED
+    assert [key for key in shard.kv.rows() if key[0] == keys.START_BY] == []
+    assert violations(shard.kv) == []
+
+
+def suspects(shard: Shard) -> list[bytes]:
+    prefix = keys.suspects_of(QUEUE)
+    found = [row[:16] for _, row in shard.kv.scan(prefix, keys.after_prefix(prefix), 100)]
+    assert len(found) == shard.queue().suspects
+    assert violations(shard.kv) == []
+    return found
+
+
+def die(shard: Shard, task_id: bytes, dead_reason: int = 0) -> object:
+    """The worker that has it falls silent."""
+    token = shard.task(task_id).token
+    shard.extend(task_id, token, shard.now_ms)
+    return shard.expire(task_id, token, dead_reason)
+
+
+def test_only_alone_can_a_task_spend_its_claims(shard: Shard) -> None:
+    task_id = shard.enqueue(max_claims=2)
+    shard.claim(task_id)
+    assert die(shard, task_id, rows.CLAIMS_SPENT) == Moved(READY), "whatever a leader says: it was not alone"
+    shard.claim(task_id)
+    assert die(shard, task_id) == Moved(READY)
+    assert (shard.task(task_id).claims, suspects(shard)) == (1, [task_id])
+    shard.claim(task_id)
+    assert die(shard, task_id, rows.CLAIMS_SPENT) == Moved(DEAD)
+    assert (shard.task(task_id).claims, shard.task(task_id).dead_reason) == (2, rows.CLAIMS_SPENT)
+    assert shard.machine.suspects_held_by(b"worker") == 0
+    shard.retry_dead(task_id)
+    assert suspects(shard) == [task_id], "nobody has shown that it is harmless"
+    assert shard.task(task_id).claims == 0

@@ -12,8 +12,8 @@ from holdfast.machine.invariants import violations
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
-from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND, Rejection
-from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
+from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND
+from holdfast.machine.rows import CLAIMED, READY
 from holdfast.machine.run_entries import AckRange, TaskRange
 from holdfast.machine.run_rows import RUN_TASKS_MAX
 from holdfast.machine.task_walk import walk
@@ -67,46 +67,6 @@ def test_a_hundred_tasks_that_come_and_go_together_cost_a_few_rows(shard: RunSha
     assert violations(shard.kv) == []
 
 
-def test_who_does_something_of_its_own_departs_and_the_others_stay(shard: RunShard) -> None:
-    first = shard.enqueue_run(b"a", b"b", b"c", b"d").task_id
-    ids = [later_task_id(first, index) for index in range(4)]
-    token = claimed_of(shard.claim_slice(first, 4)).token
-    tokens = [later_token(token, index) for index in range(4)]
-    shard.fail(ids[1], tokens[1])
-    assert shard.families()[keys.EXECUTION] == 1
-    answer = shard.ack_range(first, token, 4)
-    assert [(index, refusal.code) for index, refusal in answer.refused] == [(1, STALE_TOKEN)]
-    executions = shard.machine.executions(ids)
-    assert [task.state for task in executions if task is not None].count(SUCCEEDED) == 3
-    assert shard.kv.get(keys.envelope(ids[1])) == b"\x1a\x01b"
-    assert shard.ack_range(first, token, 1).refused == ()  # the first answer once more
-    assert violations(shard.kv) == []
-
-
-def test_only_the_token_of_each_task_counts(shard: RunShard) -> None:
-    first = shard.enqueue_run(*[b"p"] * 3).task_id
-    token = claimed_of(shard.claim_slice(first, 3)).token
-    wrong = shard.ack_range(first, later_token(token, 1), 3)
-    assert len(wrong.refused) == 3
-    guessed = shard.ack_range(first, token ^ 1, 3)
-    assert len(guessed.refused) == 3
-    assert shard.families()[keys.EXECUTION] == 0
-    assert shard.ack_range(later_task_id(first, 1), later_token(token, 1), 2).refused == ()
-
-
-def test_a_slice_is_claimed_as_far_as_it_is_ready(shard: RunShard) -> None:
-    first = shard.enqueue_run(*[b"p"] * 6).task_id
-    shard.claim_slice(later_task_id(first, 2), 1)
-    shard.cancel(later_task_id(first, 4))
-    outcomes = shard.claim_slice(first, 6)
-    assert [(type(outcome), getattr(outcome, "tasks", 1)) for outcome in outcomes] == [
-        (Claimed, 2), (Rejection, 1), (Claimed, 1), (Rejection, 1), (Claimed, 1),
-    ]  # fmt: skip
-    tokens = [outcome.token >> 64 for outcome in outcomes if isinstance(outcome, Claimed)]
-    assert [token - tokens[0] for token in tokens] == [0, 2, 3]
-    assert violations(shard.kv) == []
-
-
 def test_a_repeated_claim_is_told_what_it_holds(shard: RunShard) -> None:
     first = shard.enqueue_run(*[b"p"] * 5).task_id
     claimed = claimed_of(shard.claim_slice(first, 5, b"request"))
@@ -117,12 +77,6 @@ def test_a_repeated_claim_is_told_what_it_holds(shard: RunShard) -> None:
     assert [(claim.task_id, claim.tasks) for claim in held] == [
         (first, 1), (later_task_id(first, 3), 1), (later_task_id(first, 4), 1),
     ]  # fmt: skip
-
-
-def test_a_run_that_is_sent_again_is_the_same_run(shard: RunShard) -> None:
-    accepted = shard.enqueue_run(b"a", b"b", request_id=b"call")
-    assert shard.enqueue_run(b"a", b"b", request_id=b"call") == AcceptedRun(accepted.task_id, True)
-    assert shard.queue().enqueued_total == 2
 
 
 def test_long_runs_are_cut_and_keep_their_ids(shard: RunShard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +119,6 @@ def test_another_life_gives_back_the_claims_of_runs(shard: RunShard) -> None:
     shard.restart()
     tasks = shard.machine.executions([later_task_id(first, index) for index in range(5)])
     assert [task.state for task in tasks if task is not None] == [READY] * 5
-    assert violations(shard.kv) == []
-
-
-def test_a_start_finds_runs_in_the_state(shard: RunShard) -> None:
-    first = shard.enqueue_run(*[b"p"] * 3).task_id
-    second = shard.enqueue_run(*[b"q"] * 3).task_id
-    shard.restart()
-    assert claimed_of(shard.claim_slice(later_task_id(second, 1), 2)).tasks == 2
-    assert claimed_of(shard.claim_slice(first, 3)).tasks == 3
     assert violations(shard.kv) == []
 
 

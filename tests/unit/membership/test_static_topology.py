@@ -138,8 +138,7 @@ async def test_what_cannot_be_set_is_refused(node: Node, changes: dict[str, Any]
 
 async def test_who_does_not_lead_says_who_does(node: Node) -> None:
     await node.set("mail", paused=True)
-    node.small.log.term, node.small.log.serves = 2, False
-    node.small.follow_role()
+    node.small.lose()
     for method, request in (
         ("set_queue", pb.SetQueueRequest(queue="mail", policy=pb.QueuePolicy(paused=False))),
         ("list_queue_settings", pb.ListQueueSettingsRequest()),

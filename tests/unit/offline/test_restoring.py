@@ -13,6 +13,7 @@ from holdfast.storage.snapshots.checkpoint import meta_of
 from holdfast.storage.snapshots.directories import StateDirectories
 from holdfast.wal.disk import RealDisk
 from holdfast.wal.node_log import NodeLog
+from tests.unit.wal.node_logs import flush
 
 SHARD = 3
 OTHERS = ("n2/" + "2" * 32, "n3/" + "3" * 32)
@@ -28,10 +29,7 @@ def replica_without_a_flush(path: Path) -> None:
         journal = NodeJournal.create(log, SHARD, group=mapped_group(1, 5), state_name=name)
         found(journal, [f"n1/{directory.node_id}", *OTHERS])
         journal.append(LogEntry(2, 1, EntryKind.REGULAR, encode(LeaderStarted(1_000, stepped=False))))
-        flush = log.begin_flush()
-        assert flush is not None
-        flush.run()
-        flush.done()
+        flush(log)
         log.close(clean=True)
         directory.note_log_begun()
 

@@ -14,6 +14,7 @@ from holdfast.routing.groups import mapped_group
 from holdfast.storage.data_dir import DataDir
 from holdfast.wal.disk import RealDisk
 from holdfast.wal.node_log import NodeLog
+from tests.unit.wal.node_logs import flush
 
 NAME = "main"
 GROUP = mapped_group(1, 5)
@@ -30,10 +31,7 @@ def make(path: Path, *rounds: dict[int, tuple[int, list[str]]]) -> str:
             for shard, (version, voters) in reported.items():
                 members = Configuration.of(version, [me if voter == "me" else voter for voter in voters])
                 log.stage_hard_state(shard, HardState(GROUP, "s", configurations=((1, members),)).encode())
-            flush = log.begin_flush()
-            assert flush is not None
-            flush.run()
-            flush.done()
+            flush(log)
         log.close(clean=True)
     return me
 

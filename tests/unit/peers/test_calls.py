@@ -166,7 +166,7 @@ async def test_after_the_deadline_nobody_works_on_it(pair: tuple[Side, Side]) ->
     b.go.clear()
     with pytest.raises(PeerCallFailedError, match="did not answer within"):
         await a.calls.ask("b", METHOD, SHARD, b"", 0.01)
-    while b.calls._tasks:
+    while not b.calls.is_idle:
         await asyncio.sleep(0)
     assert b.sent == []
 
@@ -197,8 +197,8 @@ async def test_what_is_under_way_is_bounded_on_both_sides(
         await a.calls.ask("b", METHOD, SHARD, b"x", LONG_S)
     b.go.set()
     await alone
-    assert not a.calls._outgoing
-    assert not b.calls._incoming
+    assert a.calls.is_idle
+    assert b.calls.is_idle
 
 
 async def test_a_broken_call_ends_the_connection(pair: tuple[Side, Side]) -> None:

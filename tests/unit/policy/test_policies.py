@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from holdfast.broker.api.tasks import TaskService
-from holdfast.broker.leader.timers import Timers
 from holdfast.broker.policy.policies import Limits, Policies, default_policy, parse_policy
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.ids import parse_task_id
@@ -131,8 +130,7 @@ async def test_what_nobody_can_read_stays_out_of_the_log(small: SmallShard) -> N
 
 async def test_a_new_leader_goes_by_the_settings_at_once(small: SmallShard) -> None:
     await set_queue(small, max_attempts=4)
-    small.log.term, small.log.serves = 2, False
-    small.follow_role()
+    small.lose()
     assert policies_of(small) is None
     assert small.shard.settings_version(QUEUE) == 1, "also who follows can tell"
     with pytest.raises(RefusedError) as refused:
@@ -243,15 +241,13 @@ async def test_a_task_that_dies_of_expiries_is_kept_as_long_as_its_queue_says(wi
     for queue in (QUEUE, OTHER):
         await wire.enqueue(queue, max_claims=1)
     small = wire.small
-    leading = small.shard._leading
-    assert leading is not None
-    housekeeping: Timers = leading.housekeeping
+    housekeeping = small.leadership.housekeeping
     refs = await wire.claim(QUEUE, OTHER)
     for _ in range(2):
         small.time.now_ms += 40_000
         due = [(key[-16:], task) for key, task in small.kv.scan(b"\x07", b"\x08", 9)]
         assert len(due) == 2
-        assert await small.rounds_until(housekeeping._expire([(0, task_id) for task_id, _ in due]))
+        assert await small.rounds_until(housekeeping.expire([(0, task_id) for task_id, _ in due]))
         for queue in (QUEUE, OTHER):  # suspects now
             await small.claim(queue, worker=b"alone with " + queue)
     kept = [wire.task(ref.task_id).timer_ms - small.time.now_ms for ref in refs]

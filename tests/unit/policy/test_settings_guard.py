@@ -181,7 +181,7 @@ async def test_everything_is_bounded(home: Place, elsewhere: Place) -> None:
         name = b"q%d" % n
         elsewhere.guard.may_hand_out(name)
         home.guard.reported(name, 9)
-    for memory in (elsewhere.guard._shown, home.guard._newer):
+    for memory in (elsewhere.guard.shown, home.guard.newer):
         assert len(memory) == QUEUES_MAX
     await elsewhere.poll()
     assert [len(item) for item in elsewhere.asked] == [REPORTS_MAX]

@@ -181,7 +181,7 @@ class Stage:
         for member in self.members:
             member.shard.now_ms = member.shard_ms()
             member.manager.poll()
-        await asyncio.gather(*(task for member in self.members for task in member.manager._asking.values()))
+        await asyncio.gather(*(task for member in self.members for task in member.manager.asking.values()))
         for member in self.members:
             assert member.manager.failed() is None
             if work:

@@ -159,7 +159,7 @@ async def test_a_share_runs_out_by_a_timer_too() -> None:
     member = stage.members[0]
     member.enqueue(20)
     await stage.poll(500)
-    limit = member.manager._queues[QUEUE].limits[CONCURRENCY]
+    limit = member.manager.queues[QUEUE].limits[CONCURRENCY]
     assert limit.timer is not None
     left_s = limit.timer.when() - asyncio.get_running_loop().time()
     assert HELD_MS / 1000 - 1 < left_s <= HELD_MS / 1000 + 0.01
@@ -215,10 +215,10 @@ async def test_new_tasks_wake_a_manager_that_has_nothing() -> None:
     member = stage.members[1]
     member.manager.start()
     await asyncio.sleep(0)
-    member.manager._woken.clear()
+    member.manager.woken.clear()
     member.enqueue(1)
     member.manager.follow([b"another", QUEUE])
-    assert member.manager._woken.is_set()
+    assert member.manager.woken.is_set()
     await member.manager.stop()
 
 
@@ -227,9 +227,9 @@ async def test_what_it_has_is_enough_so_nobody_is_woken() -> None:
     member = stage.members[1]
     member.enqueue(2)
     await stage.poll(500, work=False)
-    member.manager._woken.clear()
+    member.manager.woken.clear()
     member.manager.follow([QUEUE])
-    assert not member.manager._woken.is_set()
+    assert not member.manager.woken.is_set()
 
 
 # --- spread and not spread ------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ async def test_what_ends_above_the_share_is_told_at_once() -> None:
     await stage.poll(500)
     second.enqueue(9)
     await stage.pass_time(6000)
-    limit = first.manager._queues[QUEUE].limits[CONCURRENCY]
+    limit = first.manager.queues[QUEUE].limits[CONCURRENCY]
     assert (first.reported.concurrency, first.row.claimed, limit.booked) == (2, 4, 4)
     first.finish()
     await stage.poll(20)

@@ -80,19 +80,19 @@ def test_heartbeats_leave_when_they_are_due_without_entries_and_not_after_a_long
 def test_an_echo_says_nothing_of_the_log() -> None:
     stage = frozen_stage()
     a, peer = stage["a"], stage["a"].progress["b"]
-    flying, match_index = len(peer._inflight), a.progress["b"].match_index
+    flying, match_index = len(peer.inflight), a.progress["b"].match_index
     stage["b"].beat(stage.now_s)
     [echo] = stage.collect("b")
     assert isinstance(echo, AppendReply)
     assert echo.index == 0
-    assert peer.echoed_round < echo.round <= a._round
+    assert peer.echoed_round < echo.round <= a.newest_round
     peer.probing = True
     stage.give("a", "b", echo)
-    assert (len(peer._inflight), a.progress["b"].match_index, peer.probing) == (flying, match_index, True)
+    assert (len(peer.inflight), a.progress["b"].match_index, peer.probing) == (flying, match_index, True)
     assert flying == 1
     stage.sync("b")
     stage.deliver("ab")
-    assert (len(peer._inflight), a.progress["b"].match_index, peer.probing) == (0, a.last_index, False)
+    assert (len(peer.inflight), a.progress["b"].match_index, peer.probing) == (0, a.last_index, False)
 
 
 def test_a_sending_is_echoed_once_and_not_if_it_was_answered() -> None:
@@ -159,7 +159,7 @@ def test_only_answers_of_members_to_what_was_sent_count() -> None:
     stage.now_s += 0.1
     a._heartbeat_due_s = stage.now_s
     a.beat(stage.now_s)
-    sent = a._round
+    sent = a.newest_round
     for sender, term, number in (("x", a.term, sent), ("b", a.term - 1, sent), ("b", a.term, sent + 1)):
         a.overhear(sender, Sign(True, term, number), stage.now_s)
     assert {name: peer.echoed_sent_s for name, peer in a.progress.items()} == before
@@ -180,7 +180,7 @@ def test_what_is_overheard_does_not_make_an_answer_old() -> None:
 
 def test_who_is_far_behind_does_not_hold_up_the_others(stage: Stage) -> None:
     a = stage.serve("a")
-    a._append_bytes_max = 10
+    a.append_bytes_max = 10
     for _ in range(30):
         a.propose(b"x" * 9)
     sent_bytes = a.replicate(100)

@@ -24,38 +24,7 @@ from tests.unit.raft.raft_stage import TIMING, Stage
 Scene = Callable[[type[ShardRaft]], None]
 
 
-def test_a_refusal_that_comes_twice_is_answered_once(stage: Stage) -> None:
-    """Otherwise a network that doubles messages doubles them again at every turn."""
-    a = stage.elect("a")
-    a.propose(b"x")
-    a.replicate()
-    refused = max(message.round for message in stage.collect("a") if isinstance(message, Append))
-    for _ in range(3):
-        stage.give("a", "b", AppendReply(a.term, False, 1, refused))
-    assert len(stage.collect("a")) == 1
-
-
 # --- elections and hand-over ------------------------------------------------------------------------------------------
-
-
-def test_a_replica_that_lost_what_it_had_acknowledged_gets_it_again(stage: Stage) -> None:
-    """Its last round was damaged, and taken for one that a crash had torn."""
-    leader = stage.serve("a")
-    for command in (b"x", b"y", b"z"):
-        leader.propose(command)
-    leader.replicate()
-    stage.sync("a")
-    stage.deliver()
-    acknowledged = leader.progress["b"].match_index
-    assert acknowledged == leader.last_index
-    stage.journals["b"].cut_from(stage.journals["b"].last_index - 1)
-    stage.sync("b")
-    stage.restart("b")
-    stage.now_s += TIMING.heartbeat_s
-    leader.tick(stage.now_s)
-    stage.deliver()
-    assert stage["b"].last_index == acknowledged
-    assert leader.progress["b"].match_index == acknowledged
 
 
 def test_a_leader_without_a_majority_steps_down_before_another_can_be_elected(stage: Stage) -> None:
@@ -83,29 +52,6 @@ def test_a_restarted_replica_votes_only_when_the_leader_that_it_may_have_heard_h
     stage.now_s += TIMING.election_s_min
     stage.give("b", "a", RequestVote(7, 9, 9))
     assert stage["b"].term == 7
-
-
-def test_a_stale_leader_is_told(stage: Stage) -> None:
-    a = stage.elect("a")
-    stage.write_log("b", "9")
-    stage.give("b", "a", Append(a.term, 1, 0, (), 1, 1))
-    [reply] = stage.collect("b")
-    stage.give("a", "b", reply)
-    assert (a.role, a.term) == (FOLLOWER, 9)
-
-
-def test_a_leader_hands_over(stage: Stage) -> None:
-    a = stage.elect("a")
-    a.propose(b"last words")
-    a.replicate()
-    stage.collect("a")
-    stage.sync("a")
-    assert a.hand_over("b")
-    assert a.propose(b"too late") is None
-    stage.deliver()
-    assert stage["b"].role == LEADER
-    assert a.role == FOLLOWER
-    assert stage["b"].term == 2
 
 
 def test_a_hand_over_that_does_not_happen_ends(stage: Stage) -> None:

@@ -34,8 +34,8 @@ class ForgetsWhatFlies(ShardRaft):
     def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
         size_bytes = super()._send_appends(peers, heartbeat=heartbeat)
         for progress in self.progress.values():
-            progress._inflight.clear()
-            progress._inflight_bytes = 0
+            progress.inflight.clear()
+            progress.inflight_bytes = 0
         return size_bytes
 
 
@@ -71,31 +71,11 @@ def large_entries_in_flight_are_bounded_by_their_size(engine: type[ShardRaft]) -
     assert [len(message.entries) for message in sent] == [1, 1, 1, 1], "one in each message, larger than its limit"
 
 
-def one_message_at_a_time_until_it_is_known_where_the_logs_agree(engine: type[ShardRaft]) -> None:
-    stage = Stage(engine)
-    for name in "ab":
-        stage.write_log(name, "1" * 50)
-    a = stage.elect("a", "ab")
-    a._append_bytes_max = 20
-    stage.on_the_way.clear()
-    a.propose(b"x")
-    a.replicate()
-    assert appends(stage, "c") == [], "the entry with which it began is on its way"
-    stage.give("a", "c", AppendReply(a.term, False, 1, a._round))
-    a.replicate()
-    [probe] = appends(stage, "c")
-    assert (probe.previous_index, len(probe.entries)) == (1, 5)
-    stage.give("a", "c", AppendReply(a.term, True, 6, probe.round))
-    a.replicate()
-    assert len(appends(stage, "c")) > 5
-
-
 @pytest.mark.parametrize(
     "scene",
     [
         a_replica_that_is_down_is_not_sent_more_and_more,
         large_entries_in_flight_are_bounded_by_their_size,
-        one_message_at_a_time_until_it_is_known_where_the_logs_agree,
     ],
 )
 def test_scene(scene: Callable[[type[ShardRaft]], None]) -> None:
@@ -148,7 +128,7 @@ def test_a_message_has_no_more_entries_than_can_be_read() -> None:
 
 def test_a_message_ends_before_it_is_too_large() -> None:
     stage, a = with_one_down()
-    a._append_bytes_max = 100
+    a.append_bytes_max = 100
     for size_bytes in (39, 39, 39, 299, 9):
         a.propose(bytes(size_bytes))
     a.replicate()

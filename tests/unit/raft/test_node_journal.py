@@ -13,6 +13,7 @@ from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 from holdfast.raft.node_journal import HardState, JournalError, NodeJournal, Tombstone, tombstone_of
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
+from tests.unit.wal.node_logs import flush
 
 SEGMENT_BYTES = 16 * 1024
 SHARD = 3
@@ -45,10 +46,7 @@ def test_another_founding_takes_the_place_of_the_old_one_in_one_round() -> None:
 
 
 def _synced(log: NodeLog, journal: NodeJournal) -> None:
-    flush = log.begin_flush()
-    assert flush is not None
-    flush.run()
-    flush.done()
+    flush(log)
     journal.synced()
 
 

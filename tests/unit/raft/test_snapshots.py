@@ -1,6 +1,7 @@
-"""A log that begins in the middle: what is before its base is in the state. Each scene fails without its rule."""
+"""A log that begins in the middle: what is before its base is in the state. Traces show whole transfers. Each scene
+fails without its rule."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
@@ -18,92 +19,8 @@ def entries(first: int, terms: str) -> tuple[LogEntry, ...]:
     return tuple(LogEntry(index, int(term), EntryKind.REGULAR, b"x") for index, term in enumerate(terms, first))
 
 
-def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
-    """a leads, c was away, and what c lacks is no longer in a's log."""
-    stage = Stage(engine)
-    a = stage.serve("a", "ab")
-    for _ in range(10):
-        a.propose(b"while c was away")
-    stage.settle("a", "ab")
-    stage.on_the_way.clear()
-    a.compact(a.applied_index)
-    return stage, a
-
-
 def answers(said: list[tuple[str, str, Message]], sender: str) -> list[Message]:
     return [message for item, _, message in said if item == sender]
-
-
-# --- a replica that is behind the log's start -------------------------------------------------------------------------
-
-
-class SilentToThoseBehind(ShardRaft):
-    def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
-        there = [peer for peer in peers if self.progress[peer].next_index > self.base_index]
-        return super()._send_appends(there, heartbeat=heartbeat)
-
-
-def one_that_is_behind_hears_the_leader_and_is_heard(engine: type[ShardRaft]) -> None:
-    stage, a = with_one_behind(engine)
-    for _ in range(2 * round(TIMING.election_s_max / TIMING.heartbeat_s)):
-        stage.now_s += TIMING.heartbeat_s
-        a.tick(stage.now_s)
-        stage.deliver("ac")
-        stage["c"].tick(stage.now_s)
-    assert a.wants_snapshot() == ["c"]
-    assert a.role == LEADER, "it hears c, which is a majority with it"
-    assert (stage["c"].leader, stage["c"].term) == ("a", a.term)
-
-
-class AnswersEveryRefusal(ShardRaft):
-    def _try_from(self, sender: str, refusal: AppendReply) -> None:
-        super()._try_from(sender, refusal)
-        if self.progress[sender].next_index <= self.base_index:
-            self._send_appends((sender,))
-
-
-def one_that_is_behind_is_not_asked_again_before_the_next_heartbeat(engine: type[ShardRaft]) -> None:
-    stage, a = with_one_behind(engine)
-    a.begin_read()
-    newest = max(message.round for message in stage.collect("a") if isinstance(message, Append))
-    stage.give("a", "c", AppendReply(a.term, False, 1, newest))
-    assert a.wants_snapshot() == ["c"]
-    assert stage.collect("a") == []
-
-
-def after_a_snapshot_the_tail_follows(engine: type[ShardRaft]) -> None:
-    stage, a = with_one_behind(engine)
-    c = stage["c"]
-    stage.settle("a")
-    assert a.wants_snapshot() == ["c"]
-    base_index, base_term = a.base_index, a.term
-    a.propose(b"the tail")
-    stage.settle("a", "ab")
-    assert c.install_snapshot("a", a.term, base_index, base_term, a.configuration)
-    stage.sync("c")
-    stage.settle("a")
-    assert a.wants_snapshot() == []
-    assert (c.last_index, c.applied_index) == (a.last_index, a.last_index)
-    assert a.progress["c"].match_index == a.last_index
-
-
-class ForgetsToSayWhereItIs(ShardRaft):
-    """As if a snapshot could be installed without a word, and its sender had to find out."""
-
-    def install_snapshot(
-        self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
-    ) -> bool:
-        done = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.ready.drop_after_sync()
-        return done
-
-
-def the_leader_hears_of_it_once_it_is_durable(engine: type[ShardRaft]) -> None:
-    stage = Stage(engine)
-    assert stage["b"].install_snapshot("a", 3, 20, 2, GROUP)
-    assert stage.collect("b") == []
-    stage.sync("b")
-    assert answers(stage.on_the_way, "b") == [AppendReply(3, True, 20, 0)]
 
 
 # --- installing -------------------------------------------------------------------------------------------------------
@@ -138,24 +55,6 @@ def a_snapshot_replaces_a_log_that_does_not_agree_or_is_too_short(engine: type[S
         assert (b.configuration, b.others) == (group, ("a", "e"))
         assert (b.term, b.leader) == (3, "c")
         assert [b.term_at(item) for item in (index - 1, index, index + 1)] == [None, term, None]
-
-
-class KeepsPromises(ShardRaft):
-    def install_snapshot(
-        self, sender: str, term: int, index: int, index_term: int, configuration: Configuration
-    ) -> bool:
-        held = self.ready.after_sync[:]
-        done = super().install_snapshot(sender, term, index, index_term, configuration)
-        self.ready.after_sync += held
-        return done
-
-
-def promises_of_the_old_log_do_not_leave_after_a_snapshot(engine: type[ShardRaft]) -> None:
-    stage = Stage(engine)
-    stage.give("b", "a", Append(2, 1, 0, entries(2, "11222"), 1, 1))
-    assert stage["b"].install_snapshot("a", 2, 9, 2, GROUP)
-    stage.sync("b")
-    assert answers(stage.on_the_way, "b") == [AppendReply(2, True, 9, 0)]
 
 
 class CountsTheOldLog(ShardRaft):
@@ -220,13 +119,8 @@ def what_is_before_the_base_agrees(engine: type[ShardRaft]) -> None:
 
 
 SCENES: list[tuple[Scene, type[ShardRaft]]] = [
-    (one_that_is_behind_hears_the_leader_and_is_heard, SilentToThoseBehind),
-    (one_that_is_behind_is_not_asked_again_before_the_next_heartbeat, AnswersEveryRefusal),
-    (after_a_snapshot_the_tail_follows, TakesAnySnapshot),
-    (the_leader_hears_of_it_once_it_is_durable, ForgetsToSayWhereItIs),
     (a_snapshot_that_is_not_needed_changes_nothing, TakesAnySnapshot),
     (a_snapshot_replaces_a_log_that_does_not_agree_or_is_too_short, TakesAnySnapshot),
-    (promises_of_the_old_log_do_not_leave_after_a_snapshot, KeepsPromises),
     (a_snapshot_is_not_durable_before_the_next_sync, CountsTheOldLog),
     (what_is_cut_is_not_durable, CountsTheOldLog),
     (what_is_before_the_base_agrees, LooksBehindTheBase),
@@ -267,18 +161,7 @@ def test_a_leader_takes_no_snapshot(stage: Stage) -> None:
     a = stage.elect("a")
     assert not a.install_snapshot("b", a.term, 99, a.term, GROUP)
     assert (a.role, a.base_index) == (LEADER, 0)
-
-
-def test_a_crash_before_the_sync_brings_back_the_old_log(stage: Stage) -> None:
-    stage.give("b", "a", Append(2, 1, 0, entries(2, "112"), 1, 1))
-    stage.sync("b")
-    assert stage["b"].install_snapshot("a", 2, 9, 2, Configuration(5, ("b",)))
-    stage.restart("b")
-    assert (stage["b"].base_index, stage["b"].last_index, stage["b"].configuration) == (0, 4, GROUP)
-    assert stage["b"].install_snapshot("a", 2, 9, 2, Configuration(5, ("b",)))
-    stage.sync("b")
-    stage.restart("b")
-    assert (stage["b"].base_index, stage["b"].last_index, stage["b"].configuration.version) == (9, 9, 5)
+    assert stage["b"].wants_snapshot() == [], "who does not lead sends none"
 
 
 # --- compaction -------------------------------------------------------------------------------------------------------
@@ -293,20 +176,6 @@ def test_only_what_is_applied_is_compacted(stage: Stage) -> None:
     a.compact(1)  # it is gone already
     assert (a.base_index, a.last_index) == (2, 3)
     assert [a.term_at(index) for index in range(1, 5)] == [None, 1, 1, None]
-
-
-def test_the_configuration_stays_when_its_entry_is_compacted() -> None:
-    stage = Stage(empty="d")
-    a = stage.serve("a")
-    a.add_member("d", 1)
-    stage.settle("a")
-    a.propose(b"more")
-    stage.settle("a")
-    a.compact(a.applied_index)
-    assert a.configuration == Configuration(2, ("a", "b", "c"), ("d",))
-    stage.sync("a")
-    stage.restart("a", a.applied_index)
-    assert stage["a"].configuration == Configuration(2, ("a", "b", "c"), ("d",))
 
 
 def test_a_replica_begins_where_its_state_ends() -> None:

@@ -61,7 +61,7 @@ def with_a_late_answer(engine: type[ShardRaft], late: Callable[[ShardRaft], Mess
 
 
 def an_answer_of_before_counts_for_nothing(engine: type[ShardRaft]) -> None:
-    stage, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, True, a.last_index, a._round))
+    stage, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, True, a.last_index, a.newest_round))
     assert (a.progress["c"].match_index, a.peer_heard_s("c"), a.has_caught_up("c")) == (0, None, False)
     stage.settle("a")
     assert a.progress["c"].match_index == a.last_index == stage["c"].last_index
@@ -73,7 +73,7 @@ def an_installed_snapshot_of_before_counts_for_nothing(engine: type[ShardRaft]) 
 
 
 def a_refusal_of_before_moves_nothing(engine: type[ShardRaft]) -> None:
-    _, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, False, 3, a._round))
+    _, a = with_a_late_answer(engine, lambda a: AppendReply(a.term, False, 3, a.newest_round))
     assert a.progress["c"].next_index > 4
     assert a.peer_heard_s("c") is None
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
+from holdfast.broker.leader.leader import Leadership
 from holdfast.broker.leader.reserver import ReserveWanted
 from holdfast.broker.leader.roles import NodeContext, OtherShards
 from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
@@ -162,8 +163,17 @@ class SmallShard:
         """As if the first entry of the term had been applied; without housekeeping, which tests do by hand."""
         self.follow_role()
         self.shard._proposals.drop_waiting()
-        assert self.shard._leading is not None
-        self.shard._leading.is_open = True
+        self.leadership.is_open = True
+
+    def lose(self, term: int = 2) -> None:
+        """Another one leads."""
+        self.log.term, self.log.serves = term, False
+        self.follow_role()
+
+    @property
+    def leadership(self) -> Leadership:
+        assert self.shard.leading is not None
+        return self.shard.leading
 
     # The node.
 
@@ -225,6 +235,19 @@ class SmallShard:
 
     async def submit(self, entry: Entry) -> list[Outcome]:
         return await self.rounds_until(self.shard.submit(entry))
+
+    def begin(self, entry: Entry) -> asyncio.Task[list[Outcome]]:
+        """A write that has begun; it is in the log, and answered, in a later round."""
+        return asyncio.ensure_future(self.shard.submit(entry))
+
+    def begin_enqueue(self, count: int = 1, **changes: Any) -> asyncio.Task[list[Outcome]]:
+        return self.begin(entries.Enqueue(self.time.now_ms, [new_task(**changes)] * count))
+
+    async def commit_staged(self) -> None:
+        """What waits is written and applied; nobody has had an answer yet."""
+        self.shard.stage()
+        self.log.flushed()
+        await self.shard.apply_committed()
 
     async def enqueue(self, count: int = 1, **changes: Any) -> list[bytes]:
         tasks = [new_task(**changes)] * count

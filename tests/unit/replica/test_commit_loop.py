@@ -5,7 +5,7 @@ import itertools
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 
 import pytest
@@ -36,6 +36,7 @@ from tests.simulation.lone_replica import lone_replica, replay
 from tests.simulation.syncs import Beside, beside
 from tests.unit.machine.machine_shard import QUEUE, START_MS, new_task
 from tests.unit.replica.small_shard import StillTime, settle
+from tests.unit.wal.node_logs import flush
 
 SEGMENT_BYTES = 16 * 1024
 
@@ -128,8 +129,15 @@ class Broker:
         return asyncio.ensure_future(self.shard.submit(entry))  # type: ignore[arg-type]  # an enqueue is never rejected
 
     async def stop(self) -> None:
-        self.commit_loop.stop()
-        await self.running
+        if not self.running.done():
+            self.commit_loop.stop()
+            await self.running
+
+    @property
+    def enqueued_total(self) -> int:
+        counted = self.shard.queue(QUEUE)
+        assert counted is not None
+        return counted.enqueued_total
 
 
 async def enqueue_for_ever(broker: Broker) -> None:
@@ -143,9 +151,11 @@ def disk() -> FakeDisk:
 
 
 @pytest.fixture(params=[AlwaysBeside, AlwaysInLine])
-async def broker(disk: FakeDisk, request: pytest.FixtureRequest) -> Broker:
+async def broker(disk: FakeDisk, request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     """In both modes the same is promised."""
-    return await Broker(disk, MemoryKV(), request.param()).serving()
+    broker = await Broker(disk, MemoryKV(), request.param()).serving()
+    yield broker
+    await broker.stop()
 
 
 async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
@@ -159,7 +169,6 @@ async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
     broker.thread.open()
     await asyncio.gather(first, *others)
     assert broker.thread.done - before == 2
-    await broker.stop()
 
 
 async def test_a_fast_disk_is_waited_for_in_line_after_a_while(disk: FakeDisk) -> None:
@@ -194,14 +203,12 @@ async def test_nothing_is_answered_before_its_sync(broker: Broker) -> None:
     assert broker.shard.queue(QUEUE) is None
     broker.thread.open()
     await call
-    await broker.stop()
 
 
 async def test_followers_hear_the_time_as_soon_as_somebody_serves(broker: Broker) -> None:
     """Whoever leads next begins with it: one who had heard none began late, and the next of the next moved time on."""
     await broker.enqueue()
     assert broker.replica.raft.shard_time_ms() >= START_MS
-    await broker.stop()
 
 
 async def test_the_time_that_followers_hear_goes_on_between_looks_at_the_clock(broker: Broker) -> None:
@@ -230,7 +237,6 @@ async def test_callers_have_their_answers_before_housekeeping_of_their_round_is_
     await call
     assert not chore.done()
     await chore
-    await broker.stop()
 
 
 async def test_housekeeping_is_applied_beside_the_sync_of_callers_who_came_meanwhile(broker: Broker) -> None:
@@ -251,7 +257,6 @@ async def test_housekeeping_is_applied_beside_the_sync_of_callers_who_came_meanw
     assert not any(call.done() for call in calls)
     broker.thread.open()
     await asyncio.gather(*calls)
-    await broker.stop()
 
 
 async def test_callers_who_cannot_be_taken_do_not_hold_up_housekeeping(
@@ -269,7 +274,6 @@ async def test_callers_who_cannot_be_taken_do_not_hold_up_housekeeping(
         assert not call.done()
     broker.commit_loop.wake(broker.replica.number)
     await call
-    await broker.stop()
 
 
 async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broker, disk: FakeDisk) -> None:
@@ -278,9 +282,7 @@ async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broke
     with pytest.raises(RefusedError) as refused:
         await enqueue_for_ever(broker)
     assert refused.value.reason == DISK_LOW
-    counted = broker.shard.queue(QUEUE)
-    assert counted is not None
-    accepted = counted.enqueued_total
+    accepted = broker.enqueued_total
     disk.capacity_bytes = 1 << 40
     assert broker.guard.poll()
     await broker.enqueue()
@@ -288,7 +290,7 @@ async def test_without_room_a_round_is_refused_and_changes_nothing(broker: Broke
     replayed = MemoryKV()
     replay(NodeLog.open(disk, segment_bytes=SEGMENT_BYTES), replayed)
     assert state_hash(replayed) == state_hash(broker.kv)
-    assert counted.enqueued_total == accepted + 1
+    assert broker.enqueued_total == accepted + 1
 
 
 @pytest.mark.parametrize("nth", range(1, 7))
@@ -316,9 +318,7 @@ async def test_whichever_round_has_no_room_it_serves_once_there_is_some(
                 broker.guard.poll()
                 continue
             accepted += 1
-    counted = broker.shard.queue(QUEUE)
-    assert counted is not None
-    assert counted.enqueued_total == accepted
+    assert broker.enqueued_total == accepted
     await broker.stop()
 
 
@@ -344,10 +344,7 @@ async def test_what_is_in_the_log_is_not_refused_because_a_later_round_has_no_ro
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
     await asyncio.gather(later, return_exceptions=True)
-    counted = broker.shard.queue(QUEUE)
-    assert counted is not None
-    assert counted.enqueued_total == 8 + (not later.exception())
-    await broker.stop()
+    assert broker.enqueued_total == 8 + (not later.exception())
 
 
 async def test_a_failed_sync_ends_the_rounds(broker: Broker, disk: FakeDisk) -> None:
@@ -440,7 +437,6 @@ async def test_a_checkpoint_is_due_by_age_and_only_if_something_changed(broker: 
     assert not one.is_due(state)
     clock.now = 20
     assert one.is_due(state)
-    await broker.stop()
 
 
 async def test_a_checkpoint_is_due_by_size(broker: Broker) -> None:
@@ -452,7 +448,6 @@ async def test_a_checkpoint_is_due_by_size(broker: Broker) -> None:
     for _ in range(5):
         await broker.enqueue(size_bytes=4000)
     assert one.is_due(state)
-    await broker.stop()
 
 
 async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broker: Broker) -> None:
@@ -471,7 +466,6 @@ async def test_the_log_is_cut_only_below_what_was_applied_before_the_flush(broke
     await broker.enqueue()
     await one.cut()
     assert 1 < broker.log.first_index(0) <= captured + 1
-    await broker.stop()
 
 
 async def test_the_log_of_a_node_without_replicas_is_cut(broker: Broker) -> None:
@@ -486,8 +480,6 @@ async def test_the_log_of_a_node_without_replicas_is_cut(broker: Broker) -> None
     await broker.commit_loop.forget(broker.replica)
     await one.cut()
     assert broker.log.size_bytes < before / 2
-    broker.commit_loop.stop()
-    await broker.running
 
 
 async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Broker) -> None:
@@ -506,15 +498,10 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     journal = NodeJournal.create(broker.log, 0, group=1, state_name="s-2")
     for index in range(1, 10):
         journal.append(LogEntry(index, 1, EntryKind.REGULAR, bytes(4000)))
-        flush = broker.log.begin_flush()
-        assert flush is not None
-        flush.run()
-        flush.done()
+        flush(broker.log)
     thread.open()
     await late
     assert broker.log.first_index(0) == 1
-    broker.commit_loop.stop()
-    await broker.running
 
 
 async def test_a_flush_of_another_state_cuts_nothing(broker: Broker) -> None:
@@ -533,7 +520,6 @@ async def test_a_flush_of_another_state_cuts_nothing(broker: Broker) -> None:
     await broker.enqueue()
     await one.cut()
     assert broker.log.first_index(0) == 1
-    await broker.stop()
 
 
 async def test_a_flush_that_fails_cuts_nothing(broker: Broker) -> None:
@@ -548,7 +534,6 @@ async def test_a_flush_that_fails_cuts_nothing(broker: Broker) -> None:
     state.fails = False
     await flush_and_cut(one, state, broker)
     assert broker.log.first_index(0) > 1
-    await broker.stop()
 
 
 # --- log and state that do not belong together ------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def test_one_that_cannot_be_read_has_all_of_them_refused(bad: bytes) -> None:
     decoded = DecodedEntries(SHARD, ())
     with pytest.raises(FrameError, match="entry 2, which cannot be applied"):
         decoded.check([record(1), record(2, bad), record(3)])
-    assert not decoded._kept
+    assert len(decoded) == 0
 
 
 def test_what_was_read_once_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_what_was_read_once_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(decoded_entries, "decode", decode_now)
     decoded.check([record(3)])  # sent again
     assert [decoded.take(record(index)) for index in (1, 3)] == [LeaderStarted(17, False)] * 2
-    assert (read, decoded._kept, decoded._bytes) == ([], {}, 0)
+    assert (read, len(decoded), decoded.size_bytes) == ([], 0, 0)
     assert decoded.take(record(4)) == LeaderStarted(0, True), "which came from the disk"
 
 
@@ -52,7 +52,7 @@ def test_only_the_very_entry_counts() -> None:
     assert decoded.take(record(1)) == LeaderStarted(17, False)
     assert decoded.take(record(2, other, term=2)) == LeaderStarted(18, True)
     assert decoded.take(record(3, other, term=1)) == LeaderStarted(18, True), "whatever was kept under its name"
-    assert (decoded._kept, decoded._bytes) == ({}, 0), "what is behind is forgotten"
+    assert (len(decoded), decoded.size_bytes) == (0, 0), "what is behind is forgotten"
     with pytest.raises(EntryError):
         decoded.take(record(4, BAD[1]))
 
@@ -77,11 +77,11 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = DecodedEntries(SHARD, ())
     monkeypatch.setattr(decoded_entries, "ENTRIES_MAX", 3)
     decoded.check([record(index) for index in range(1, 9)])
-    assert len(decoded._kept) == 3
+    assert len(decoded) == 3
     monkeypatch.setattr(decoded_entries, "ENTRIES_MAX", 100)
     monkeypatch.setattr(decoded_entries, "BYTES_MAX", 4 * len(GOOD))
     decoded.check([record(index) for index in range(1, 9)])
-    assert len(decoded._kept) == 4
+    assert len(decoded) == 4
     assert [decoded.take(record(index)) for index in range(1, 9)] == [LeaderStarted(17, False)] * 8
 
 
@@ -90,7 +90,7 @@ async def test_one_in_the_log_stops_the_shard_and_says_how_to_pass_over_it() -> 
     await small.enqueue(1)
     index = small.log.propose(b"\xff")
     small.log.flushed()
-    poison = small.log._entries[-1]
+    poison = LogEntry(index, small.log.term, EntryKind.REGULAR, b"\xff")
     with pytest.raises(EntryError) as stopped:
         await small.shard.apply_committed()
     name = skip_name(0, poison)

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import structlog
@@ -126,9 +126,10 @@ class Scene:
 
     async def stop(self) -> None:
         await self.shard.stop()
-        self.commit_loop.stop()
-        self.commit_loop.wake(SHARD)
-        await self.running
+        if not self.running.done():
+            self.commit_loop.stop()
+            self.commit_loop.wake(SHARD)
+            await self.running
 
 
 async def _at_once(work: Callable[[], None]) -> None:
@@ -136,8 +137,10 @@ async def _at_once(work: Callable[[], None]) -> None:
 
 
 @pytest.fixture
-async def scene() -> Scene:
-    return await Scene().leading()
+async def scene() -> AsyncIterator[Scene]:
+    scene = await Scene().leading()
+    yield scene
+    await scene.stop()
 
 
 async def refusal(call: Awaitable[object]) -> str:
@@ -149,7 +152,6 @@ async def refusal(call: Awaitable[object]) -> str:
 async def test_what_two_have_is_acknowledged(scene: Scene) -> None:
     await scene.enqueue()
     assert scene.other.raft.last_index == scene.replica.raft.last_index
-    await scene.stop()
 
 
 async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
@@ -162,7 +164,6 @@ async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
     scene.commit_loop.wake(SHARD)
     with pytest.raises(OutcomeUnknownError):
         await call
-    await scene.stop()
 
 
 async def test_a_round_without_room_that_others_were_sent_is_neither_refused_nor_forgotten(scene: Scene) -> None:
@@ -174,7 +175,6 @@ async def test_a_round_without_room_that_others_were_sent_is_neither_refused_nor
     assert not scene.shard.serves, "it has nothing of what it sent: another must lead"
     assert await refusal(scene.enqueue()) == NOT_LEADER
     scene.disk.capacity_bytes = 1 << 40
-    await scene.stop()
 
 
 async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
@@ -189,17 +189,15 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
     assert scene.replica.raft.propose(b"", EntryKind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
-    await scene.commit_loop._sync(flush, [])
+    await scene.commit_loop.sync(flush, [])
     assert scene.replica.raft.last_index == scene.log.last_index(SHARD), "it would count what is on no disk of its own"
     monkeypatch.undo()
-    await scene.stop()
 
 
 async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) -> None:
     before = scene.replica.is_unfinished
     scene.replica.raft.propose(b"", EntryKind.PROBE)
     assert (before, scene.replica.is_unfinished) == (False, True)
-    await scene.stop()
 
 
 async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(
@@ -216,7 +214,6 @@ async def test_the_log_is_kept_while_a_snapshot_needs_what_follows_it(
     needed[0] = None
     await scene.enqueue()
     assert scene.replica.journal.base_index > sent_index, "it goes on by itself when the snapshot is there"
-    await scene.stop()
 
 
 async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
@@ -228,7 +225,6 @@ async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
         reads.append(asyncio.ensure_future(scene.shard.read_barrier()))
         done, waiting = await asyncio.wait([write, *reads], timeout=30)  # heartbeats come once a minute here
         assert (len(done), len(waiting)) == (4, 0)
-    await scene.stop()
 
 
 async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
@@ -245,7 +241,6 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
         while not asked or not raft.may_read(asked[0] or 0):
             await scene.replica.next_round()
     assert asked[0] is not None
-    await scene.stop()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +268,6 @@ async def test_a_message_that_no_member_sends_costs_its_sender_the_connection(
     assert (raft.term, raft.voted_for, raft.last_index) == before
     await scene.enqueue()
     assert scene.shard.serves
-    await scene.stop()
 
 
 async def test_what_is_only_late_or_of_others_costs_nothing(scene: Scene) -> None:
@@ -286,7 +280,6 @@ async def test_what_is_only_late_or_of_others_costs_nothing(scene: Scene) -> Non
     await scene.enqueue()
     assert scene.shard.serves
     assert scene.other.drops == []
-    await scene.stop()
 
 
 async def test_a_request_is_carried_out_in_a_round(scene: Scene) -> None:
@@ -295,7 +288,6 @@ async def test_a_request_is_carried_out_in_a_round(scene: Scene) -> None:
     assert not done.is_set()
     scene.commit_loop.wake(SHARD)
     await done.wait()
-    await scene.stop()
 
 
 # --- leaving ------------------------------------------------------------------------------------------------------
@@ -321,8 +313,6 @@ async def test_who_is_forgotten_leads_nobody_and_is_driven_no_more(scene: Scene)
     scene.commit_loop.wake(SHARD)  # somebody has not heard yet
     await settle()
     assert (scene.other.heard, scene.log.staged_bytes) == (0, 0)
-    scene.commit_loop.stop()
-    await scene.running
 
 
 async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> None:
@@ -335,8 +325,6 @@ async def test_what_comes_for_who_is_forgotten_is_a_strangers(scene: Scene) -> N
     scene.commit_loop.receive(OTHER, [(SHARD, GROUP, b"late")])
     await settle()
     assert unknown_senders == [(SHARD, GROUP, b"late")]
-    scene.commit_loop.stop()
-    await scene.running
 
 
 async def test_who_waits_for_a_replica_that_leaves_is_told(scene: Scene) -> None:
@@ -350,8 +338,6 @@ async def test_who_waits_for_a_replica_that_leaves_is_told(scene: Scene) -> None
     assert await refusal(scene.replica.next_round()) == SHARD_NOT_FOUND
     with pytest.raises(RefusedError):
         scene.replica.request(lambda: None)
-    scene.commit_loop.stop()
-    await scene.running
 
 
 async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,8 +354,6 @@ async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pyt
     await scene.commit_loop.forget(scene.replica)
     assert tries == [False, False, False]
     assert tombstone_of(scene.log, SHARD) is not None
-    scene.commit_loop.stop()
-    await scene.running
 
 
 async def test_a_stop_does_not_wait_for_room_to_forget(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,8 +382,6 @@ async def test_a_snapshot_that_comes_too_late_is_thrown_away(scene: Scene) -> No
     await scene.commit_loop.forget(scene.replica)
     scene.replica.offer_state(new)
     assert ended == [False, False]
-    scene.commit_loop.stop()
-    await scene.running
 
 
 async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_not_name_it(scene: Scene) -> None:
@@ -420,8 +402,6 @@ async def test_the_state_that_a_snapshot_replaced_goes_only_when_the_log_does_no
     gone = tombstone_of(scene.log, SHARD)
     assert gone is not None
     assert gone.last == (9, 50)
-    scene.commit_loop.stop()
-    await scene.running
 
 
 # --- an empty state ------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def stage_of(count: int, *, chores: int = 0) -> tuple[CommitLoop, Clock, list[Bu
 @pytest.mark.parametrize("count", [1, 8, 64])
 async def test_applying_takes_as_long_for_many_busy_shards_as_for_one(count: int) -> None:
     commit_loop, clock, _busy, active = stage_of(count)
-    await commit_loop._apply(active, callers_first=True)
+    await commit_loop.apply(active, callers_first=True)
     assert APPLY_SECONDS_MAX <= clock.now_s < APPLY_SECONDS_MAX + TURN_SECONDS
 
 
@@ -118,7 +118,7 @@ async def test_who_got_no_turn_to_apply_is_first_in_the_next_round() -> None:
     commit_loop, _clock, busy, active = stage_of(64)
     for _ in range(40):
         random.Random(1).shuffle(active)
-        await commit_loop._apply(active, callers_first=True)
+        await commit_loop.apply(active, callers_first=True)
     turns = [replica.turns for replica in busy]
     assert max(turns) - min(turns) <= 1
 
@@ -127,14 +127,14 @@ async def test_beside_a_sync_there_is_one_turn_at_least_and_no_more_once_it_is_d
     commit_loop, clock, busy, active = stage_of(8)
     syncing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     syncing.set_result(None)
-    await commit_loop._apply(active, callers_first=False, syncing=Beside(syncing))
+    await commit_loop.apply(active, callers_first=False, syncing=Beside(syncing))
     assert (sum(replica.turns for replica in busy), clock.now_s) == (1, TURN_SECONDS)
 
 
 async def test_beside_a_long_sync_all_is_applied() -> None:
     commit_loop, clock, busy, active = stage_of(8)
     syncing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    applying = asyncio.ensure_future(commit_loop._apply(active, callers_first=False, syncing=Beside(syncing)))
+    applying = asyncio.ensure_future(commit_loop.apply(active, callers_first=False, syncing=Beside(syncing)))
     while clock.now_s < 10 * APPLY_SECONDS_MAX:
         await asyncio.sleep(0)
     for replica in busy:
@@ -147,22 +147,22 @@ async def test_beside_a_long_sync_all_is_applied() -> None:
 async def test_housekeeping_of_one_shard_yields_to_callers_of_another() -> None:
     commit_loop, _clock, (caller, chore), active = stage_of(2, chores=1)
     for _ in range(3):
-        await commit_loop._apply(active, callers_first=True)
+        await commit_loop.apply(active, callers_first=True)
     assert caller.turns > 3
     assert chore.turns == 0
     syncing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     syncing.set_result(None)
-    await commit_loop._apply(active, callers_first=False, syncing=Beside(syncing))
+    await commit_loop.apply(active, callers_first=False, syncing=Beside(syncing))
     assert chore.turns == 1, "it waits for no longer than the next sync"
     caller.callers_wait = caller.has_to_apply = False
-    await commit_loop._apply(active, callers_first=True)
+    await commit_loop.apply(active, callers_first=True)
     assert chore.turns > 1
 
 
 async def test_what_a_round_stages_is_bounded_for_the_node_and_everybody_gets_a_share() -> None:
     commit_loop, _clock, busy, active = stage_of(64)
     for _ in range(32):
-        assert 0 < commit_loop._step(active, 0.0) <= ENTRIES_MAX + len(busy)
+        assert 0 < commit_loop.step(active, 0.0) <= ENTRIES_MAX + len(busy)
     for replica in busy:
         assert sum(replica.staged) > 0
         waits = "".join("x" if taken else " " for taken in replica.staged).strip("x").split("x")
@@ -177,7 +177,7 @@ async def test_a_shard_with_chores_in_every_round_has_its_turn_with_callers() ->
     for replica in busy:
         replica.entry_bytes = 100
     for _ in range(20):
-        commit_loop._step(active, 0.0)
+        commit_loop.step(active, 0.0)
     taken = [sum(replica.staged) for replica in busy]
     assert max(taken) <= 2 * min(taken)
 
@@ -188,7 +188,7 @@ async def test_who_could_not_send_is_first_in_the_next_round() -> None:
     for replica in busy:
         replica.lacking_bytes = SEND_BYTES_MAX // 4
     for _ in range(20):
-        commit_loop._step(active, 0.0)
+        commit_loop.step(active, 0.0)
     assert [replica.sent for replica in busy] == [10] * 8
 
 
@@ -213,10 +213,10 @@ async def test_what_a_round_delivers_is_bounded_in_bytes_and_in_time() -> None:
     commit_loop, clock, (busy,), _active = stage_of(1)
     large = bytes(ROUND_RECEIVED_BYTES_MAX // 4)
     commit_loop.receive("n2/x", [(0, 1, large)] * 10)
-    commit_loop._deliver(0.0)
+    commit_loop.deliver(0.0)
     assert busy.delivered == 4
     clock.now_s = 1.0  # it took long
-    commit_loop._deliver(0.0)
+    commit_loop.deliver(0.0)
     assert busy.delivered == 4
-    commit_loop._deliver(clock.now_s)
+    commit_loop.deliver(clock.now_s)
     assert busy.delivered == 8

@@ -95,8 +95,7 @@ class PurgedShard(SmallShard):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(kv=CountingKV(), **settings)
-        assert self.shard._leading is not None
-        self.marks = self.shard._leading.marks
+        self.marks = self.leadership.marks
         self.marks.start()
 
     async def purge(self, task_ids: list[bytes]) -> None:
@@ -140,7 +139,7 @@ async def test_what_was_purged_is_not_walked_over_at_every_look(kind: dict[str, 
     assert small.walked_for_age() < RAISE_AT + PAGE
     assert await small.walked_for_claim() < 2 * (RAISE_AT + PAGE), "of the window that was open"
     assert age_ms(small) == small.time.now_ms - START_MS
-    small.shard._leading.reserver.reset()  # type: ignore[union-attr]
+    small.leadership.reserver.reset()
     assert await small.walked_for_claim() < 2 * (RAISE_AT + PAGE), "of one that is opened anew"
     assert [small.shard.executions([task_id])[0].state for task_id in kept] == [CLAIMED, CLAIMED, READY]  # type: ignore[union-attr]
     await small.marks.stop()

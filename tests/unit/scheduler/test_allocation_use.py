@@ -77,12 +77,12 @@ async def test_a_task_that_opens_wakes_the_manager() -> None:
     stage, (busy, blocked) = stage_of(2, rate_per_second=100.0, key_concurrency_max=1)
     blocked.enqueue(50, b"k")
     await run(stage, 8000, busy)
-    blocked.manager._woken.clear()
+    blocked.manager.woken.clear()
     blocked.enqueue(1, b"k")
-    assert not blocked.manager._woken.is_set(), "it is blocked as the others are"
+    assert not blocked.manager.woken.is_set(), "it is blocked as the others are"
     stage.time.now_ms += 100
     blocked.finish(1)
-    assert blocked.manager._woken.is_set()
+    assert blocked.manager.woken.is_set()
 
 
 async def test_a_shard_that_is_blocked_does_not_ask_all_the_time() -> None:

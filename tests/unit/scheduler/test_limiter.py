@@ -15,7 +15,6 @@ from holdfast.broker.scheduler import windows
 from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.outcomes import Claimed
 from holdfast.machine.rows import Bucket as BucketRow
 from tests.unit.machine.machine_shard import QUEUE
 from tests.unit.scheduler.scheduling_bench import PLENTY, Bench
@@ -46,45 +45,12 @@ def test_a_queue_that_was_paused_before_anybody_looked_offers_nothing() -> None:
 # --- caps ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_cap_of_a_queue_counts_what_is_on_its_way() -> None:
-    bench = Bench(concurrency_max=3)
-    bench.enqueue(3)
-    bench.enqueue(3, b"a")
-    first = bench.pick(2)
-    assert first is not None
-    second = bench.pick(2)
-    assert second is not None
-    assert len(second.ready_refs) == 1
-    assert (bench.pick(), bench.available) == (None, 0)
-    bench.apply(first)
-    assert (bench.pick(), bench.available) == (None, 0)
-    bench.apply(second)
-    assert bench.pick() is None
-    bench.finish(first.task_ids[0])
-    assert bench.available == 1
-    assert len(bench.take(5)) == 1
-
-
 def test_a_tenant_at_its_cap_does_not_hold_up_others() -> None:
     bench = Bench(tenant_concurrency_max=1, tenants={b"big": EffectiveTenantPolicy(1, 3, None)})
     for tenant in (b"a", b"b", b"big", b""):
         bench.enqueue(5, tenant)
     assert Counter(bench.subqueues(20)) == {"a": 1, "b": 1, "big": 3, "": 5}
     assert bench.available == 0
-
-
-def test_a_limit_key_has_one_cap_for_all_tenants_and_priorities() -> None:
-    bench = Bench(key_concurrency_max=2)
-    bench.enqueue(2, b"a", b"x", priority=9)
-    bench.enqueue(2, b"b", b"x", priority=1)
-    bench.enqueue(2, b"", b"x")
-    first = bench.take(9)
-    assert len(first) == 2
-    bench.finish(first[0])
-    assert len(bench.take(9)) == 1
-    bench.finish(first[1])
-    assert len(bench.take(9)) == 1
-    assert bench.take(9) == []
 
 
 @pytest.mark.parametrize("share_percent", [0, 10])
@@ -99,30 +65,6 @@ def test_a_subqueue_that_has_tasks_again_is_not_held_up_by_the_cap_of_another(ot
     assert bench.pick() is None
     (task_id,) = bench.enqueue(1, b"t", other)
     assert bench.take() == [task_id]
-
-
-def test_a_claim_that_came_to_nothing_frees_its_place() -> None:
-    """The task was cancelled on its way: it is not claimed, and nothing says that it ended."""
-    bench = Bench(concurrency_max=1, tenant_concurrency_max=1, key_concurrency_max=1)
-    tasks = bench.enqueue(2, b"a", b"x")
-    picked = bench.pick()
-    assert picked is not None
-    assert bench.pick() is None
-    bench.cancel(tasks[0])
-    assert not isinstance(bench.apply(picked)[0], Claimed)
-    assert bench.available == 1
-    assert bench.take() == tasks[1:]
-
-
-def test_picks_that_are_given_back_free_their_places() -> None:
-    bench = Bench(concurrency_max=1, tenant_concurrency_max=1, key_concurrency_max=1)
-    tasks = bench.enqueue(2, b"a", b"x")
-    picked = bench.pick()
-    assert picked is not None
-    assert bench.pick() is None
-    bench.scheduler.give_back(picked)
-    assert bench.available
-    assert bench.take() == tasks[:1]
 
 
 def test_what_was_on_its_way_before_a_reset_and_is_applied_still_counts() -> None:
@@ -172,7 +114,7 @@ def test_the_oldest_is_taken_though_its_subqueue_was_never_read(monkeypatch: pyt
     bench.start()
     first = bench.take(6)
     assert first[1::2] == low
-    round_robin = bench.scheduler._windows[QUEUE].level(1).round_robin
+    round_robin = bench.scheduler.windows[QUEUE].level(1).round_robin
     assert round_robin is not None
     assert b"a" not in round_robin.known
     assert sorted([*first, *bench.take_all(2)]) == sorted(bench.enqueued)
@@ -194,7 +136,7 @@ def test_what_passes_an_old_task_that_is_blocked_does_not_pile_up() -> None:
         taken = bench.take_all(10)
         assert len(taken) == 50
         bench.finish(*taken)
-    window = bench.scheduler._windows[QUEUE]
+    window = bench.scheduler.windows[QUEUE]
     assert len(window.ages._line) <= 2 * ages.HELD_MAX
 
 
@@ -387,7 +329,7 @@ def test_limiters_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(bench.take_all(3)) == 100
     bench.enqueue(1)
     bench.take()
-    assert len(bench.scheduler._windows[QUEUE].limiters._tenants) <= 10
+    assert len(bench.scheduler.windows[QUEUE].limiters._tenants) <= 10
     bench.scheduler.limits_changed(QUEUE)
     assert bench.take_all(3) == [], "what is forgotten is in the state"
 
@@ -473,7 +415,7 @@ def test_more_tenants_wait_for_their_rate_than_are_remembered(monkeypatch: pytes
         assert bench.available
         assert len(bench.take_all(7)) == 40
         assert bench.take_all(7) == []
-    assert len(bench.scheduler._wakes) < 50
+    assert len(bench.scheduler.wakes) < 50
 
 
 def test_blocked_limit_keys_of_which_there_are_ever_more_do_not_hold_up_other_tenants(

@@ -310,7 +310,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
             assert self.log, "nothing is picked although nothing runs"
             self.apply(1)
         assert not violations(self.shard.kv)
-        window = self.scheduler._windows.get(QUEUE)
+        window = self.scheduler.windows.get(QUEUE)
         if window is not None:
             assert self.probe(1) is None
             limiters = window.limiters

@@ -9,7 +9,6 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy.policies import default_policy
 from holdfast.broker.scheduler import lines
 from holdfast.broker.scheduler import scheduler as scheduler_module
-from holdfast.broker.scheduler.lines import REFILL_TASKS
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.broker.scheduler.slices import still_there
 from holdfast.machine.effects import Effects, ReadyTask
@@ -93,18 +92,6 @@ def test_an_unknown_queue_has_nothing(bench: Bench) -> None:
     assert bench.scheduler.pick(b"unknown", 1, PLENTY) is None
 
 
-@pytest.mark.parametrize("window_first", [True, False])
-def test_by_priority_and_in_order_within_one(bench: Bench, window_first: bool) -> None:
-    if window_first:
-        bench.enqueue()
-        bench.take()
-    low, high, middle = bench.enqueue(3, priority=0), bench.enqueue(3, priority=9), bench.enqueue(3, priority=5)
-    more = bench.enqueue(1, priority=9)
-    assert bench.take(8) == [*high, *more, *middle, low[0]]
-    assert bench.take(8) == low[1:]
-    assert bench.scheduler.pick(QUEUE, 1, PLENTY) is None
-
-
 def test_queues_do_not_mix(bench: Bench) -> None:
     bench.enqueue()
     other = bench.shard.enqueue(queue=b"mail.slow")
@@ -147,71 +134,7 @@ def test_bytes_stop_a_pick_but_never_before_the_first_task(bench: Bench, bytes_m
     assert picked.size_bytes == 10 * count
 
 
-def test_a_backlog_larger_than_a_refill(bench: Bench) -> None:
-    tasks = [task for _ in range(3) for task in bench.enqueue(REFILL_TASKS - 1)]
-    assert bench.take(1) == tasks[:1]
-    tasks += bench.enqueue(5)
-    assert bench.take(400) == tasks[1:401]
-    assert bench.take_all(100) == tasks[401:]
-
-
-@pytest.mark.parametrize("exactly", [REFILL_TASKS - 1, REFILL_TASKS, REFILL_TASKS + 1])
-def test_a_backlog_of_about_a_refill(bench: Bench, exactly: int) -> None:
-    tasks = bench.enqueue(exactly)
-    assert bench.take(1000) == tasks
-    later = bench.enqueue(2)
-    assert bench.take(1000) == later
-
-
-@pytest.mark.parametrize("share_percent", [0, 50])
-def test_a_window_smaller_than_the_backlog_loses_nothing(share_percent: int) -> None:
-    bench = Bench(window_tasks_max=4, oldest_share_percent=share_percent)
-    bench.enqueue()
-    bench.take()
-    tasks = [task for _ in range(40) for task in bench.enqueue(10, priority=4)]
-    taken = bench.take_all()
-    assert sorted(taken) == tasks
-    if not share_percent:
-        assert taken == tasks
-
-
 # --- coming back ----------------------------------------------------------------------------------------------
-
-
-def test_tasks_that_come_back_have_their_old_place(bench: Bench) -> None:
-    tasks = bench.enqueue(6)
-    bench.take(4)
-    bench.release(tasks[2], tasks[0])
-    assert bench.take(10) == [tasks[0], tasks[2], *tasks[4:]]
-
-
-def test_after_a_reset_tasks_that_come_back_have_their_old_place(bench: Bench) -> None:
-    tasks = bench.enqueue(4)
-    bench.take(3)
-    bench.release(tasks[0])
-    bench.scheduler.reset()
-    assert not bench.is_empty()
-    bench.release(tasks[2], tasks[1])
-    assert bench.take_all(1) == tasks
-
-
-def test_a_full_window_takes_back_by_reading_again() -> None:
-    bench = Bench(window_tasks_max=2)
-    tasks = bench.enqueue(8)
-    bench.take(3)
-    bench.release(*tasks[:3])
-    assert bench.take_all(1) == tasks
-
-
-def test_reading_again_passes_over_claims_on_their_way() -> None:
-    bench = Bench(window_tasks_max=2)
-    tasks = bench.enqueue(8)
-    bench.take(1)
-    on_their_way = bench.pick(2)
-    bench.release(tasks[0])
-    assert bench.take_all(1) == [tasks[0], *tasks[3:]]
-    bench.scheduler.give_back(on_their_way)
-    assert bench.take_all(2) == tasks[1:3]
 
 
 def test_given_back_tasks_are_picked_again_in_place(bench: Bench) -> None:
@@ -219,23 +142,6 @@ def test_given_back_tasks_are_picked_again_in_place(bench: Bench) -> None:
     picked = bench.pick(4)
     bench.scheduler.give_back(picked)
     assert bench.take(10) == tasks
-
-
-def test_giving_several_back_to_a_full_window_keeps_their_order() -> None:
-    bench = Bench(window_tasks_max=2)
-    tasks = bench.enqueue(8)
-    bench.scheduler.give_back(bench.pick(3))
-    assert bench.take_all(1) == tasks
-
-
-def test_a_picked_task_is_not_picked_again_until_it_is_back(bench: Bench) -> None:
-    (first, second) = bench.enqueue(2)
-    picked = bench.pick()
-    assert picked.task_ids == [first]
-    assert bench.pick().task_ids == [second]
-    assert bench.scheduler.pick(QUEUE, 1, PLENTY) is None
-    bench.scheduler.give_back(picked)
-    assert bench.pick().task_ids == [first]
 
 
 @pytest.mark.parametrize("late", [Scheduler.give_back, Scheduler.settle])
@@ -287,52 +193,17 @@ def test_room_is_taken_when_it_is_needed_and_given_back(monkeypatch: pytest.Monk
         pick(name)
         bench.shard.enqueue_all(*[new_task(queue=name)] * 100)
         bench.follow()
-        return bench.scheduler._windows[name].lines.size
+        return bench.scheduler.windows[name].lines.size
 
     held = [fill(name) for name in names]
     assert held == [20, 20, 12, *[4] * 7], "each has a little in any case"
     assert sum(held) == 2 * 20 + 10 * 4
     for _ in range(100):
         pick(names[0])
-    assert bench.scheduler._windows[names[0]].lines.tasks_max == 4
+    assert bench.scheduler.windows[names[0]].lines.tasks_max == 4
     assert fill(b"late") == 20, "what one gave back another one has"
     bench.scheduler.reset()
-    assert bench.scheduler._lines_budget.left == 2 * 20
-
-
-def test_withdrawn_tasks_are_passed_over(bench: Bench) -> None:
-    tasks = bench.enqueue(6)
-    bench.take(2)
-    bench.release(tasks[0])
-    for task_id in (tasks[0], tasks[3], tasks[5]):
-        bench.cancel(task_id)
-    assert bench.take(10) == [tasks[2], tasks[4]]
-    assert bench.is_empty()
-
-
-def test_withdrawn_tasks_that_were_never_read_are_passed_over() -> None:
-    bench = Bench(window_tasks_max=2)
-    tasks = bench.enqueue(REFILL_TASKS + 3)
-    bench.take()
-    bench.cancel(tasks[-1])
-    bench.cancel(tasks[-3])
-    assert bench.take_all(100) == [*tasks[1:-3], tasks[-2]]
-
-
-def test_a_task_withdrawn_on_its_way_is_not_picked_again(bench: Bench) -> None:
-    bench.enqueue(2)
-    picked = bench.pick()
-    bench.cancel(picked.task_ids[0])
-    bench.scheduler.settle(picked)
-    assert len(bench.take(10)) == 1
-
-
-def test_a_task_withdrawn_on_its_way_and_given_back_is_not_picked_again(bench: Bench) -> None:
-    tasks = bench.enqueue(2)
-    picked = bench.pick()
-    bench.cancel(tasks[0])
-    bench.scheduler.give_back(picked)
-    assert bench.pick(10).task_ids == tasks[1:]
+    assert bench.scheduler.lines_budget.left == 2 * 20
 
 
 # --- marks ----------------------------------------------------------------------------------------------------
@@ -384,42 +255,6 @@ def test_bytes_are_counted_by_task(bytes_max: int, tasks: int) -> None:
     bench.enqueue_run(20, size_bytes=98)  # 100 with its tag and its length
     picked = bench.pick(1000, bytes_max)
     assert (picked.tasks, picked.size_bytes) == (tasks, 100 * tasks)
-
-
-def test_what_left_a_slice_is_not_picked_with_it(bench: Bench) -> None:
-    task_ids = bench.enqueue_run(10)
-    assert bench.pick().task_ids == [task_ids[0]]
-    for index in (3, 4, 9):
-        bench.cancel(task_ids[index])
-    assert bench.scheduler.available(QUEUE) == 6
-    assert slices_of(bench.pick(100)) == [(task_ids[1], 2), (task_ids[5], 4)]
-
-
-def test_what_left_a_slice_on_its_way_does_not_come_back_with_it(bench: Bench) -> None:
-    task_ids = bench.enqueue_run(10)
-    picked = bench.pick(8)
-    bench.cancel(task_ids[2])
-    bench.cancel(task_ids[9])
-    bench.scheduler.give_back(picked)
-    assert bench.scheduler.available(QUEUE) == 8
-    assert slices_of(bench.pick(100)) == [(task_ids[0], 2), (task_ids[3], 5), (task_ids[8], 1)]
-
-
-@pytest.mark.parametrize("count", [3, 10])
-def test_a_line_that_is_read_again_does_not_have_what_is_on_its_way(
-    monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    monkeypatch.setattr(lines, "REFILL_TASKS", 1)
-    bench = Bench(window_tasks_max=1)
-    task_ids = bench.enqueue_run(10)
-    picked, further = bench.pick(count), bench.pick(2) if count < 10 else None
-    bench.enqueue()
-    bench.scheduler.give_back(picked)  # with no room for it, all is forgotten
-    assert bench.pick(1).task_ids == [task_ids[0]]
-    assert further is None or slices_of(further) == [(task_ids[3], 2)]
-    rest = bench.pick(100)
-    assert rest.tasks == 10 - (0 if further is None else further.tasks)  # one was picked, one came behind the run
-    assert bench.scheduler.available(QUEUE) == 0
 
 
 def test_tasks_of_a_batch_that_came_and_went_were_never_there() -> None:

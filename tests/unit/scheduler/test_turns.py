@@ -107,7 +107,7 @@ def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -
     bench.enqueue(1, b"a")
     bench.enqueue(9, b"b")
     assert bench.subqueues() == ["a"]
-    round_robin = bench.scheduler._windows[QUEUE].level(4).round_robin
+    round_robin = bench.scheduler.windows[QUEUE].level(4).round_robin
     assert round_robin is not None
     assert round_robin.holder is round_robin.idle[b"a"]
     round_robin._gone.add(b"a")
@@ -122,11 +122,6 @@ def test_limit_keys_without_a_tenant_share_a_turn_with_plain_tasks(bench: Bench)
     taken = bench.subqueues(8)
     assert Counter(taken[:4]) == {"": 1, "/x": 1, "a": 2}
     assert Counter(taken) == {"": 2, "/x": 2, "a": 4}
-
-
-def test_within_a_subqueue_first_in_first_out(bench: Bench) -> None:
-    tasks = bench.enqueue(600, b"a")
-    assert bench.take_all(7) == tasks
 
 
 def test_priorities_come_before_turns(bench: Bench) -> None:
@@ -195,24 +190,6 @@ def test_a_new_tenant_waits_at_most_one_cycle(monkeypatch: pytest.MonkeyPatch) -
     assert taken.index("t00a") < 22
 
 
-def test_a_window_smaller_than_its_subqueues_loses_nothing() -> None:
-    bench = Bench(window_tasks_max=3)
-    bench.enqueue_all([(b"t%d" % (number % 7), b"k%d" % (number % 3)) for number in range(210)])
-    bench.enqueue(30)
-    taken = bench.take_all(4)
-    assert sorted(taken) == sorted(bench.enqueued)
-
-
-def test_a_task_that_comes_back_to_a_subqueue_whose_turn_has_not_come_yet_is_not_lost(bench: Bench) -> None:
-    bench.enqueue(3, b"a")
-    tasks = bench.enqueue(3, b"b")
-    assert tasks[0] in bench.take(2)
-    bench.start()
-    assert bench.subqueues() == ["a"], "the sub-queue of b is met, and not read yet"
-    bench.release(tasks[0])
-    assert [task_id for task_id in bench.take_all() if task_id in tasks] == tasks
-
-
 def test_a_task_that_comes_back_to_a_subqueue_that_was_empty_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the walk read of that sub-queue is old by then."""
     monkeypatch.setattr(subqueues, "SUBQUEUES_PAGE", 2)
@@ -226,7 +203,7 @@ def test_a_task_that_comes_back_to_a_subqueue_that_was_empty_is_not_lost(monkeyp
     while tasks[1] not in bench.take():
         pass
     bench.take(3)
-    round_robin = bench.scheduler._windows[QUEUE].level(4).round_robin
+    round_robin = bench.scheduler.windows[QUEUE].level(4).round_robin
     assert round_robin is not None
     assert round_robin.subqueue(b"a", b"x") is not None
     assert round_robin.subqueue(b"a", b"z") is None or b"z" in round_robin.known[b"a"].keys.idle
@@ -461,7 +438,7 @@ def test_tasks_and_subqueues_that_are_held_are_bounded(monkeypatch: pytest.Monke
     bench.start()
     for _ in range(1200):
         assert bench.take()
-        window = bench.scheduler._windows[QUEUE]
+        window = bench.scheduler.windows[QUEUE]
         assert window.lines.size <= 50 + lines.REFILL_TASKS
         round_robin = window.level(4).round_robin
         assert round_robin is None or window.shared_state.subqueues <= 40 + subqueues.KEYS_PAGE + 5
@@ -477,7 +454,7 @@ def test_tasks_and_subqueues_that_are_held_are_bounded(monkeypatch: pytest.Monke
         )
         assert held <= window.lines.size
     assert not bench.take()
-    window = bench.scheduler._windows[QUEUE]
+    window = bench.scheduler.windows[QUEUE]
     assert (window.lines.size, window.shared_state.subqueues, window.round_robins) == (0, 0, 0), "nothing leaks"
 
 
@@ -486,7 +463,7 @@ def test_a_queue_whose_subqueues_are_empty_goes_back_to_the_fast_path(bench: Ben
     bench.enqueue(30)
     bench.take(10)
     bench.take(1)
-    assert bench.scheduler._windows[QUEUE].round_robins == 0
+    assert bench.scheduler.windows[QUEUE].round_robins == 0
     assert len(bench.take_all()) == 22
 
 

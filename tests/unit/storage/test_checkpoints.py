@@ -9,6 +9,7 @@ from holdfast.storage import checkpoints
 from holdfast.storage.checkpoints import Checkpointer, Flushable
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
+from tests.unit.wal.node_logs import flush
 
 SEGMENT_BYTES = 64 * 1024
 KEEP_BYTES = 256 * 1024
@@ -49,10 +50,7 @@ class Node:
     def write(self, kept: CheckpointSource, size_bytes: int = 10) -> None:
         kept.applied_index += 1
         self.log.stage_entry(kept.number, kept.applied_index, 1, bytes(size_bytes))
-        flush = self.log.begin_flush()
-        assert flush is not None
-        flush.run()
-        flush.done()
+        flush(self.log)
 
     async def work(self, written_bytes: int) -> None:
         for _ in range(written_bytes // (10 * ENTRY_BYTES)):

@@ -14,6 +14,7 @@ from holdfast.wal import frames
 from holdfast.wal.frames import BLOCK_BYTES, FRAMES_START
 from holdfast.wal.node_log import READ_AHEAD_BYTES, LogDamagedError, LogFormatError, LogRecord, NodeLog
 from tests.simulation.fake_disk import FakeDisk
+from tests.unit.wal.node_logs import flush
 
 SEGMENT_BYTES = 32 * 1024
 FIRST = "0000000000000001.log"
@@ -29,10 +30,7 @@ def write_rounds(log: NodeLog, first: int, last: int, size: int = 100) -> None:
     """One entry of shard 1 per round, each in a block of its own."""
     for index in range(first, last + 1):
         log.stage_entry(1, index, 1, bytes([index]) * size)
-        flush = log.begin_flush()
-        assert flush is not None
-        flush.run()
-        flush.done()
+        flush(log)
 
 
 def make_disk(rounds: int, *, clean: bool = False, size: int = 100) -> FakeDisk:
@@ -315,10 +313,7 @@ def test_what_replaced_an_entry_is_checked_against_its_own_record() -> None:
     log.stage_entry(1, 2, 2, b"another")
     log.stage_hard_state(1, b"vote")
     log.stage_entry(1, 3, 2, b"one more")
-    flush = log.begin_flush()
-    assert flush is not None
-    flush.run()
-    flush.done()
+    flush(log)
     for item in (log, reopen(disk)):
         assert [(entry.term, entry.payload) for entry in item.entries(1, 1)] == [(2, b"another"), (2, b"one more")]
 
@@ -331,10 +326,7 @@ def test_a_copy_of_the_log_as_a_payload_is_no_part_of_the_log() -> None:
     # Frames inside the payload begin at blocks of the file, as real ones do.
     payload = bytes(BLOCK_BYTES - header_bytes) + copy
     log.stage_entry(1, 7, 1, payload)
-    flush = log.begin_flush()
-    assert flush is not None
-    flush.run()
-    flush.done()
+    flush(log)
     # Torn: the power failed before the segment after it was created.
     disk.unlink(THIRD)
     disk.flip_bit(SECOND, FRAMES_START + 1)

@@ -164,20 +164,6 @@ class TestReplay:
         assert sum(len(entry.payload) for entry in log.entries(1, 0)) == 59 * 100_000
         assert largest <= 256 * 1024
 
-    @pytest.mark.parametrize("from_index", [1, 3, 5, 6])
-    def test_a_truncation_voids_the_later_entries(self, disk: FakeDisk, from_index: int) -> None:
-        log = reopen(disk)
-        old = append(log, 1, range(1, 6))
-        other = append(log, 2, range(1, 6))
-        log.stage_truncate(1, from_index)
-        log.stage_entry(1, from_index, 2, b"new")
-        flush(log)
-        expected = [*old[: from_index - 1], LogRecord(1, from_index, 2, b"new")]
-        for found in (log, reopen(disk)):
-            assert list(found.entries(1, 0)) == expected
-            assert found.last_index(1) == from_index
-            assert list(found.entries(2, 0)) == other
-
     def test_a_truncation_reaches_back_over_segments(self, disk: FakeDisk) -> None:
         log = reopen(disk)
         entries = [entry for start in range(1, 50, 5) for entry in append(log, 1, range(start, start + 5), 3000)]
@@ -220,13 +206,6 @@ class TestReplay:
 
 
 class TestSegments:
-    def test_the_log_rolls_over_and_replays_across_segments(self, disk: FakeDisk) -> None:
-        log = reopen(disk)
-        entries = [entry for index in range(1, 41) for entry in append(log, 1, [index], size=2000)]
-        assert len(files(disk)) >= 5
-        assert list(log.entries(1, 0)) == entries
-        assert list(reopen(disk).entries(1, 17)) == entries[17:]
-
     def test_the_next_segment_is_there_before_it_is_needed(self, disk: FakeDisk) -> None:
         log = reopen(disk)
         for index in range(1, 5):

@@ -299,7 +299,7 @@ class ScheduleService:
     async def _check_room(self) -> None:
         term = self._shard.term
         if self._count is None or self._count.term != term or self._count.schedules >= SCHEDULES_MAX:
-            self._count = _Count(term, await self._count_schedules())
+            self._count = _Count(term, await self.count_schedules())
         if self._count.schedules >= SCHEDULES_MAX:
             raise RefusedError(
                 CHANGE_REFUSED,
@@ -309,7 +309,7 @@ class ScheduleService:
                 metadata={"why": "schedules_max"},
             )
 
-    async def _count_schedules(self) -> int:
+    async def count_schedules(self) -> int:
         count = 0
         start, stop = keys.family_start(keys.SCHEDULE), keys.family_start(keys.SCHEDULE + 1)
         while rows := self._shard.reader.scan(start, stop, ROWS_PER_SLICE):

@@ -35,7 +35,7 @@ class ClaimAges(Service):
         self._machine = machine
         self._now_ms = now_ms
         self._first_claim = first_claim
-        self._oldest: dict[bytes, _Oldest] = {}  # by queue
+        self.oldest: dict[bytes, _Oldest] = {}  # by queue
         self._after = b""  # the last row of the look before; empty if that was the last of all
 
     async def _run(self) -> None:
@@ -52,10 +52,10 @@ class ClaimAges(Service):
             await asyncio.sleep(0)
         is_whole = began_at_first and not self._after
         if not is_whole:
-            for queue, remembered in self._oldest.items():
+            for queue, remembered in self.oldest.items():
                 for claim in self._still_held(remembered):
                     _remember(found, queue, claim)
-        self._oldest = {queue: claims for queue, claims in found.items() if self._has_claims(queue)}
+        self.oldest = {queue: claims for queue, claims in found.items() if self._has_claims(queue)}
 
     def _poll_slice(self, found: dict[bytes, _Oldest]) -> bool:
         """Whether there are more."""
@@ -75,7 +75,7 @@ class ClaimAges(Service):
     def age_ms(self, name: bytes) -> int:
         """How long the oldest claim of a queue has been held; 0 if there is none, or none was seen yet. Once all that
         are remembered have ended, it is what it would be if the last of them had not: the others are younger."""
-        claims = self._oldest.get(name)
+        claims = self.oldest.get(name)
         if not claims or not self._has_claims(name):
             return 0
         return max(0, self._now_ms() - self._still_held(claims)[0][0])

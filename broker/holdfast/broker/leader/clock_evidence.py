@@ -68,17 +68,17 @@ class ClockEvidence:
 
     def __init__(self, source: TimeSource) -> None:
         self._source = source
-        self._peers: dict[str, PeerOffset] = {}  # by identity
+        self.peers: dict[str, PeerOffset] = {}  # by identity
 
     def note(self, identity: str, wall_ms: float) -> None:
         """A frame of a peer arrived that left when the peer's wall clock showed `wall_ms`."""
         now_ms = self._source.monotonic_ms()
-        peer = self._peers.get(identity)
+        peer = self.peers.get(identity)
         if peer is not None:
             peer.note(wall_ms - now_ms, now_ms)
             return
         self._forget(now_ms)
-        self._peers[identity] = PeerOffset(wall_ms - now_ms, now_ms)
+        self.peers[identity] = PeerOffset(wall_ms - now_ms, now_ms)
 
     def median_range(self, voters: Sequence[str], me: str) -> MedianRange | None:
         """Where the median of the voters' clocks lies; None in a group of one, or unless a majority was heard."""
@@ -104,16 +104,16 @@ class ClockEvidence:
             if voter == me:
                 offsets_ms.append(self._source.wall_ms() - now_ms)
                 continue
-            peer = self._peers.get(voter)
+            peer = self.peers.get(voter)
             if peer is not None and now_ms - peer.heard_ms <= HEARD_MS:
                 offsets_ms.append(peer.offset_ms())
         return offsets_ms
 
     def _forget(self, now_ms: float) -> None:
         """Peers come and go under new identities; those that are not heard any more must not pile up."""
-        silent = [identity for identity, peer in self._peers.items() if now_ms - peer.heard_ms > HEARD_MS]
+        silent = [identity for identity, peer in self.peers.items() if now_ms - peer.heard_ms > HEARD_MS]
         for identity in silent:
-            del self._peers[identity]
+            del self.peers[identity]
 
 
 class GroupEvidence:

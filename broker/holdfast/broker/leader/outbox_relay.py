@@ -54,7 +54,7 @@ class OutboxRelay(Service):
         self._draw = draw
         self._is_started = False
         self._slots = asyncio.Semaphore(CALLS_MAX)
-        self._destinations: set[int] = set()  # while there is something for them
+        self.destinations: set[int] = set()  # while there is something for them
         self._holds = 0
         self._may_bring = asyncio.Event()  # nobody holds the outbox
         self._may_bring.set()
@@ -71,8 +71,8 @@ class OutboxRelay(Service):
         """There is something new for these."""
         if self._is_started:
             for destination in destinations:
-                if destination not in self._destinations:
-                    self._destinations.add(destination)
+                if destination not in self.destinations:
+                    self.destinations.add(destination)
                     self.spawn(self._carry(destination))
 
     async def hold(self) -> None:
@@ -104,7 +104,7 @@ class OutboxRelay(Service):
             messages_max = max(1, BATCH_MESSAGES_MAX >> failures)
             first, messages = self._reader.outbox_messages(destination, messages_max, BATCH_BYTES_MAX)
             if not messages:
-                self._destinations.discard(destination)
+                self.destinations.discard(destination)
                 return
             if await self._bring(destination, first, messages, failures):
                 failures = 0

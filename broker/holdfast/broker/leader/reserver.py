@@ -103,7 +103,7 @@ class Reserver:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0  # the shard time for which it is set
         self._is_poll_pending = False  # a look for tasks that stopped half-way goes on soon
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             machine,
             policy_of=policies.to_claim,
             now_ms=clock.now_ms,
@@ -113,7 +113,7 @@ class Reserver:
         )
         self._picking = Picking(
             machine,
-            self._scheduler,
+            self.scheduler,
             now_ms=clock.now_ms,
             claims_per_worker_max=config.claims_per_worker_max,
             bytes_max=config.batch_bytes_max,
@@ -265,7 +265,7 @@ class Reserver:
         picks = self._picking.pick(waiter, queues)
         for picked in picks:
             self._ready_waiters.was_taken(line_of(picked), picked.tasks)
-        if self._scheduler.unfinished:
+        if self.scheduler.unfinished:
             self._poll_soon()
         if not picks:
             return None
@@ -335,7 +335,7 @@ class Reserver:
     def _update_scheduler(self, effects: Effects, applied: Applied) -> Iterable[bytes]:
         """Tells the scheduler what was applied; returns the queues in which tasks can be picked now."""
         ready, withdrawn = still_there(effects.ready, effects.withdrawn)
-        self._scheduler.was_withdrawn(withdrawn)
+        self.scheduler.was_withdrawn(withdrawn)
         queues = dict.fromkeys(task.queue for task in ready)
         for proposal, outcomes in applied:
             if not proposal.picks:
@@ -347,19 +347,19 @@ class Reserver:
                 self._picking.was_applied(proposal.entry)
             if _is_repeat(proposal, outcomes):
                 for picked in proposal.picks:
-                    self._scheduler.give_back(picked)
+                    self.scheduler.give_back(picked)
                     queues[picked.queue] = None
             else:
                 refused = not all(isinstance(outcome, Claimed) for outcome in outcomes)
                 for picked in proposal.picks:
-                    self._scheduler.settle(picked, refused=refused)
+                    self.scheduler.settle(picked, refused=refused)
                     if refused:  # a cap may have room for another one
                         queues[picked.queue] = None
-        self._scheduler.became_ready(ready)
+        self.scheduler.became_ready(ready)
         if effects.freed:
-            queues.update(dict.fromkeys(self._scheduler.was_freed(effects.freed)))
+            queues.update(dict.fromkeys(self.scheduler.was_freed(effects.freed)))
         for queue in effects.settings:
-            self._scheduler.limits_changed(queue)
+            self.scheduler.limits_changed(queue)
             queues[queue] = None
         return queues
 
@@ -389,11 +389,11 @@ class Reserver:
 
     def pass_over(self, marks: Iterable[Mark]) -> None:
         """Nothing is ready before these marks, so nothing need be read there."""
-        self._scheduler.marks_were_raised(marks)
+        self.scheduler.marks_were_raised(marks)
 
     def limits_changed(self, queue: bytes) -> None:
         """The allowance of the queue is another one."""
-        self._scheduler.limits_changed(queue)
+        self.scheduler.limits_changed(queue)
         self._poll([queue])
 
     def _poll(self, queues: Iterable[bytes]) -> None:
@@ -411,8 +411,8 @@ class Reserver:
 
     def _resume_poll(self) -> None:
         self._is_poll_pending = False
-        queues = list(self._scheduler.unfinished)
-        self._scheduler.unfinished.clear()
+        queues = list(self.scheduler.unfinished)
+        self.scheduler.unfinished.clear()
         if not self._draining:
             self._poll(queues)
 
@@ -427,7 +427,7 @@ class Reserver:
 
     def _woken(self) -> None:
         self._wake = None
-        self._poll(self._scheduler.open_due())
+        self._poll(self.scheduler.open_due())
 
     def _stop_wake(self) -> None:
         if self._wake is not None:
@@ -476,7 +476,7 @@ class Reserver:
 
     def reset(self) -> None:
         """Claims on their way will never be applied: forgets what was picked for them."""
-        self._scheduler.reset()
+        self.scheduler.reset()
         self._picking.reset()
         self._unsettled += self._claims
         self._claims.clear()
@@ -491,7 +491,7 @@ class Reserver:
             if isinstance(proposal.entry, Claim):
                 self._picking.was_proposed(proposal.entry)
             for picked in proposal.picks:
-                self._scheduler.adopt(picked)
+                self.scheduler.adopt(picked)
 
     def drain(self) -> None:
         """Sends everyone who waits home."""
@@ -514,7 +514,7 @@ class Reserver:
         """How many tasks of the queue are on their way to a claim."""
         if self._unsettled:
             self._adopt()
-        return self._scheduler.coming(queue)
+        return self.scheduler.coming(queue)
 
     def outlook(self, queue: bytes) -> Outlook:
         """What holds up the ready tasks of the queue, if anything does. While the state lags behind the machine claims
@@ -523,7 +523,7 @@ class Reserver:
             return NOTHING_OPEN
         if self._unsettled:
             self._adopt()
-        return self._scheduler.outlook(queue)
+        return self.scheduler.outlook(queue)
 
     @property
     def waiting(self) -> int:

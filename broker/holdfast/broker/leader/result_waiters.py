@@ -51,6 +51,10 @@ class ResultWaiters:
         """For how many tasks somebody waits; a task counts once for each call that waits for it."""
         return self._watched
 
+    def __len__(self) -> int:
+        """How many calls wait."""
+        return len(self._watchers)
+
     async def wait(self, task_ids: list[bytes], wait_ms: int) -> list[Execution | None]:
         """Waits until all are finished or unknown, or the time is over; returns what each is then."""
         loop = asyncio.get_running_loop()

@@ -71,8 +71,8 @@ class ScheduleManager(Service):
         # Ticks from here on were not missed, however long the many that are due at the same time take.
         self._here_since_ms = 0
         self._unusable: dict[tuple[bytes, bytes], int] = {}  # the version that is put aside until there is another one
-        self._sweep = Sweep(rows, keys.SCHEDULE_DUE, time.now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
-        super().__init__(self._sweep.run)
+        self.sweep = Sweep(rows, keys.SCHEDULE_DUE, time.now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
+        super().__init__(self.sweep.run)
 
     def start(self) -> None:
         self._here_since_ms = self._now_ms()
@@ -81,11 +81,11 @@ class ScheduleManager(Service):
     def arm(self, effects: Effects) -> None:
         """Wakes in time for what was just written."""
         if effects.schedule_ms:
-            self._sweep.arm(effects.schedule_ms)
+            self.sweep.arm(effects.schedule_ms)
 
     def time_was_moved(self) -> None:
         self._here_since_ms = self._now_ms()  # nobody was there for the ticks that were leapt over
-        self._sweep.poll_again()
+        self.sweep.poll_again()
 
     async def _fire_page(self, due: list[tuple[int, bytes]]) -> bool:
         await asyncio.sleep(0)  # between pages other work gets its turn, also if nothing of a page can be used

@@ -79,38 +79,38 @@ class Rates:
     def __init__(self, totals_of: Callable[[bytes], _Totals | None], now_ms: Callable[[], int]) -> None:
         self._totals_of = totals_of
         self._now_ms = now_ms
-        self._samples: dict[bytes, deque[tuple[int, _Totals]]] = {}
-        self._resting: OrderedDict[bytes, _Totals] = OrderedDict()  # those that were left alone, and how they were
+        self.watched: dict[bytes, deque[tuple[int, _Totals]]] = {}
+        self.resting: OrderedDict[bytes, _Totals] = OrderedDict()  # those that were left alone, and how they were
 
     def touch(self, queue: bytes, enqueued: int = 0) -> None:
         """Begins to watch a queue that something has just happened in: so many tasks of it are new."""
-        if queue in self._samples:
+        if queue in self.watched:
             return
         totals = self._totals_of(queue)
-        if totals is None or len(self._samples) >= RATED_QUEUES_MAX:
+        if totals is None or len(self.watched) >= RATED_QUEUES_MAX:
             return
         # The totals have what has just happened. How many tasks there were before is known; of claims and their ends it
         # is if the queue rested or is new.
-        before = self._resting.pop(queue, totals)
+        before = self.resting.pop(queue, totals)
         if totals[0] <= enqueued:
             before = _NOTHING
-        self._samples[queue] = deque([(self._now_ms(), (totals[0] - enqueued, *before[1:]))], SAMPLES_MAX)
+        self.watched[queue] = deque([(self._now_ms(), (totals[0] - enqueued, *before[1:]))], SAMPLES_MAX)
 
     def sample(self) -> None:
         """To be called every SAMPLE_SECONDS."""
         now_ms = self._now_ms()
-        for queue, samples in list(self._samples.items()):
+        for queue, samples in list(self.watched.items()):
             samples.append((now_ms, self._totals_of(queue) or _NOTHING))
             if len(samples) == SAMPLES_MAX and samples[0][1] == samples[-1][1]:
-                del self._samples[queue]
-                self._resting[queue] = samples[-1][1]
-                if len(self._resting) > RATED_QUEUES_MAX:
-                    self._resting.popitem(last=False)
+                del self.watched[queue]
+                self.resting[queue] = samples[-1][1]
+                if len(self.resting) > RATED_QUEUES_MAX:
+                    self.resting.popitem(last=False)
 
     def per_second(self, queue: bytes) -> tuple[float, ...]:
         """Enqueued, claimed, succeeded, failed. Who asks for a queue makes it watched."""
         self.touch(queue)
-        samples, totals = self._samples.get(queue), self._totals_of(queue)
+        samples, totals = self.watched.get(queue), self._totals_of(queue)
         if not samples or totals is None:
             return _STILL
         began_ms, began = samples[0]
@@ -143,7 +143,7 @@ class Stats(Service):
         self._machine = machine
         self._now_ms = now_ms
         self._on_sample = on_sample  # for others that look at something once in a while
-        self._rates = Rates(self._totals, now_ms)
+        self.rates = Rates(self._totals, now_ms)
         self._timings: dict[bytes, _Timed] = {}
         self._timings_kept_ms = 0
         self._workers: OrderedDict[bytes, _Worker] = OrderedDict()  # who was seen last is last
@@ -156,7 +156,7 @@ class Stats(Service):
             self.sample()
 
     def sample(self) -> None:
-        self._rates.sample()
+        self.rates.sample()
         self._forget_workers()
         if self._now_ms() >= self._timings_kept_ms and len(self._timings) >= TIMED_QUEUES_MAX:
             self._forget_timings()
@@ -165,11 +165,11 @@ class Stats(Service):
 
     def follow(self, effects: Effects) -> None:
         for queue, count in effects.enqueued.items():
-            self._rates.touch(queue, count)
+            self.rates.touch(queue, count)
         for queue in {task.queue for task in effects.ready}:  # they also come back, and at their time
-            self._rates.touch(queue)
+            self.rates.touch(queue)
         for queue in effects.freed:
-            self._rates.touch(queue)
+            self.rates.touch(queue)
         if effects.timings:
             self._add_timings(effects.timings)
 
@@ -180,7 +180,7 @@ class Stats(Service):
         for its_queue, its_type, span, took_ms, tasks in timings:
             if its_type != name or its_queue != queue:
                 if its_queue != queue:
-                    self._rates.touch(its_queue)
+                    self.rates.touch(its_queue)
                 queue, name = its_queue, its_type
                 pair = self._pair(queue, name)
             if pair is not None:
@@ -287,7 +287,7 @@ class Stats(Service):
             message.claimed_per_second,
             message.succeeded_per_second,
             message.failed_per_second,
-        ) = self._rates.per_second(queue)
+        ) = self.rates.per_second(queue)
 
     def fill_latencies(self, message: pb.QueueCounts, queue: bytes) -> None:
         timed = self._timings.get(queue)

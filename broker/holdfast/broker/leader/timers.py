@@ -54,9 +54,9 @@ class Timers(Service):
             rows = config.sweep_batch_tasks
             return Sweep(machine.reader, family, time.now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
 
-        self._expiries = sweep(keys.CLAIM_EXPIRY, self._expire)
+        self._expiries = sweep(keys.CLAIM_EXPIRY, self.expire)
         self._dues = sweep(keys.DUE, self._promote)
-        self._purges = sweep(keys.RETENTION, self._purge)
+        self._purges = sweep(keys.RETENTION, self.purge)
         self._key_expiries = sweep(keys.KEY_EXPIRY, self._expire_keys)
         self._ttl_expiries = sweep(keys.START_BY, self._ttl_expire)
         self._sweeps = (self._expiries, self._dues, self._purges, self._key_expiries, self._ttl_expiries)
@@ -96,7 +96,7 @@ class Timers(Service):
         except (RefusedError, OutcomeUnknownError):
             return None
 
-    async def _expire(self, due: Due) -> bool:
+    async def expire(self, due: Due) -> bool:
         ranges = self._reader.ranges_at([task_id for _, task_id in due])
         task_ids = [later_task_id(first_id, index) for first_id, tasks in ranges for index in range(tasks)]
         for start in range(0, len(task_ids), self._tasks_max):
@@ -136,7 +136,7 @@ class Timers(Service):
             self._metrics.tasks_ttl_expired.inc(len(moved))
         return True
 
-    async def _purge(self, due: Due) -> bool:
+    async def purge(self, due: Due) -> bool:
         ranges = self._reader.ranges_at([task_id for _, task_id in due])
         singles = [task_id for task_id, tasks in ranges if tasks == 1]
         of_runs = [task_range for task_range in ranges if task_range.tasks > 1]

@@ -102,11 +102,11 @@ class WatermarkManager(Service):
             await self._woken.wait()
             if not self._due:
                 self._woken.clear()
-            elif not await self._raise(queue := next(iter(self._due))):
+            elif not await self.raise_marks(queue := next(iter(self._due))):
                 self._due[queue] = self._due.pop(queue)  # others first
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _raise(self, queue: bytes) -> bool:
+    async def raise_marks(self, queue: bytes) -> bool:
         """False if it came to nothing and is to be tried again."""
         left, counters = self._left[queue], self._machine.queue(queue)
         assert counters is not None, "tasks have left it"

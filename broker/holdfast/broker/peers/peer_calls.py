@@ -99,6 +99,11 @@ class PeerCalls:
         assert self._answerer is not None, "it does not serve yet"
         return await self._answerer.answer(sender, method, shard, message)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked and nothing is answered."""
+        return not (self._outgoing or self._incoming or self._tasks)
+
     async def stop(self) -> None:
         await end_tasks(self._tasks)
 

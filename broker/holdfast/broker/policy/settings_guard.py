@@ -81,8 +81,8 @@ class SettingsGuard(Service):
         self._ask_home = ask_home
         self._on_change = on_change
         self._now_s = now_s
-        self._newer: dict[bytes, _Newer] = {}  # by queue: a version that others know
-        self._shown: dict[bytes, bool] = {}  # queues that are at home elsewhere: what was answered last
+        self.newer: dict[bytes, _Newer] = {}  # by queue: a version that others know
+        self.shown: dict[bytes, bool] = {}  # queues that are at home elsewhere: what was answered last
         self._confirmed_s: dict[bytes, float] = {}  # by queue: until when the home's word counts
         self._asked_s: dict[bytes, float] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}  # by home: one call at a time
@@ -98,24 +98,24 @@ class SettingsGuard(Service):
         if home == self._shard:
             return not self.is_behind(queue)
         may = self._may_elsewhere(queue)
-        if queue not in self._shown:
-            if len(self._shown) >= QUEUES_MAX:  # as many as the scheduler has windows, which all asked since
-                del self._shown[next(iter(self._shown))]
+        if queue not in self.shown:
+            if len(self.shown) >= QUEUES_MAX:  # as many as the scheduler has windows, which all asked since
+                del self.shown[next(iter(self.shown))]
             self._woken.set()
-        self._shown[queue] = may
+        self.shown[queue] = may
         return may
 
     def is_behind(self, queue: bytes) -> bool:
         """Whether somebody is known to know newer settings."""
-        newer = self._newer.get(queue)
+        newer = self.newer.get(queue)
         return newer is not None and newer.until_s > self._now_s() and newer.version > self._version(queue)
 
     def reported(self, queue: bytes, version: int) -> int:
         """Somebody knows this version. Returns the newest that was heard of."""
         known, was_behind = self._version(queue), self.is_behind(queue)
-        newest = max(known, version, self._newer[queue].version if was_behind else 0)
-        if version > known and (queue in self._newer or len(self._newer) < QUEUES_MAX):
-            self._newer[queue] = _Newer(newest, self._now_s() + BEHIND_SECONDS)
+        newest = max(known, version, self.newer[queue].version if was_behind else 0)
+        if version > known and (queue in self.newer or len(self.newer) < QUEUES_MAX):
+            self.newer[queue] = _Newer(newest, self._now_s() + BEHIND_SECONDS)
             self._woken.set()
             if not was_behind:
                 self._say_behind(queue, known, newest)
@@ -134,7 +134,7 @@ class SettingsGuard(Service):
         while True:
             self._woken.clear()
             self.poll()
-            is_idle = not (self._shown or self._newer)
+            is_idle = not (self.shown or self.newer)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if is_idle else POLL_SECONDS):
                     await self._woken.wait()
@@ -142,12 +142,12 @@ class SettingsGuard(Service):
 
     def poll(self) -> None:
         """Takes note of what has changed by itself, and begins to ask."""
-        for queue in [queue for queue in self._newer if not self.is_behind(queue)]:
-            del self._newer[queue]  # it has been heard of here, or nobody speaks of it any more
+        for queue in [queue for queue in self.newer if not self.is_behind(queue)]:
+            del self.newer[queue]  # it has been heard of here, or nobody speaks of it any more
             self._on_change(queue)
-        for queue, shown in list(self._shown.items()):
+        for queue, shown in list(self.shown.items()):
             if self._may_elsewhere(queue) is not shown:
-                del self._shown[queue]  # until it is asked for again
+                del self.shown[queue]  # until it is asked for again
                 self._on_change(queue)
         now_s = self._now_s()
         self._confirmed_s = {queue: until_s for queue, until_s in self._confirmed_s.items() if until_s > now_s}
@@ -174,7 +174,7 @@ class SettingsGuard(Service):
     def _due(self) -> list[bytes]:
         age_s = self._known.age_s()
         is_due = age_s is None or age_s > ASK_SECONDS
-        return [queue for queue in self._shown if queue not in self._asked_s] if is_due else []
+        return [queue for queue in self.shown if queue not in self._asked_s] if is_due else []
 
     async def _ask(self, home: int, queues: Sequence[bytes]) -> None:
         asked_s = self._now_s()
@@ -194,9 +194,9 @@ class SettingsGuard(Service):
     def _answered(self, queue: bytes, newest: int, asked_s: float) -> None:
         if newest > self._version(queue):
             self.reported(queue, newest)
-        elif queue in self._shown:
+        elif queue in self.shown:
             self._confirmed_s[queue] = asked_s + CONFIRMED_SECONDS
-        if queue in self._shown and self._may_elsewhere(queue) is not self._shown[queue]:
+        if queue in self.shown and self._may_elsewhere(queue) is not self.shown[queue]:
             self._on_change(queue)
 
     def _version(self, queue: bytes) -> int:

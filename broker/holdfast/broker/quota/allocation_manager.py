@@ -164,10 +164,10 @@ class AllocationManager(Service):
         self._handing_out = handing_out
         self._settings = settings
         self._now_s = now_s
-        self._queues: dict[bytes, _Shared] = {}
+        self.queues: dict[bytes, _Shared] = {}
         self._has_forgotten = False
-        self._woken = asyncio.Event()
-        self._asking: dict[int, asyncio.Task[None]] = {}  # by home: one call at a time
+        self.woken = asyncio.Event()
+        self.asking: dict[int, asyncio.Task[None]] = {}  # by home: one call at a time
         self._silent: dict[int, float] = {}  # homes that do not answer, since when; negative once that was said
 
     # --- what is asked here -----------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class AllocationManager(Service):
             own = Allowance(None, None, self._watched_part(queue))
         if not limits.concurrency_max and limits.rate is None:
             return own
-        shared = self._queues.get(queue)
+        shared = self.queues.get(queue)
         if self._view.home_if_spread(queue) is None:
             if shared is not None:
                 shared.has_left = True
@@ -203,7 +203,7 @@ class AllocationManager(Service):
         if queue not in self._parts:
             if len(self._parts) >= QUEUES_MAX:  # as many as the scheduler has windows, which all asked since
                 del self._parts[next(iter(self._parts))]
-            self._woken.set()
+            self.woken.set()
         self._parts[queue] = part
         return part
 
@@ -217,11 +217,11 @@ class AllocationManager(Service):
         """See `AtHome`."""
         if self._view.home_if_spread(queue) != self._shard:
             return False
-        shared = self._queues.get(queue)
+        shared = self.queues.get(queue)
         if shared is None or shared.has_left:
             self._handing_out.limits_changed(queue)  # so far the scheduler may know the queue's own limits only
             self.allowance(queue)  # it may have nothing to do with the queue, and not ask
-        return queue in self._queues
+        return queue in self.queues
 
     def in_use(self, queue: bytes) -> int:
         """Claims that are there, and those on their way."""
@@ -231,64 +231,64 @@ class AllocationManager(Service):
     @property
     def has_allocations(self) -> bool:
         """Whether there is anybody to tell by `follow`."""
-        return bool(self._queues)
+        return bool(self.queues)
 
     def follow(self, queues: Iterable[bytes]) -> None:
         """Something became ready or ended in these queues: more is asked for at once, not only at the next poll."""
-        if not self._queues:
+        if not self.queues:
             return
         now_ms = self._now_ms()
         for queue in queues:
-            shared = self._queues.get(queue)
+            shared = self.queues.get(queue)
             if shared is None:
                 if self._has_forgotten:
                     self.allowance(queue)  # takes it up, and wakes
                 continue
-            if self._woken.is_set():
+            if self.woken.is_set():
                 continue
             if shared.use.is_blocked and now_ms - shared.polled_ms >= BLOCKED_MS:
                 self._check_open(queue, shared, now_ms)
             if self._due(queue, shared, now_ms):
-                self._woken.set()
+                self.woken.set()
 
     def _take_up(self, queue: bytes) -> _Shared | None:
-        if len(self._queues) >= QUEUES_MAX:
+        if len(self.queues) >= QUEUES_MAX:
             self._forget_idle()
-        if len(self._queues) >= QUEUES_MAX:
+        if len(self.queues) >= QUEUES_MAX:
             _log.warning(
                 "no_allocation", shard=self._shard, queue=queue.decode(), error="too many queues have allocations"
             )
             return None
-        shared = self._queues[queue] = _Shared(self._shard, self._term)
+        shared = self.queues[queue] = _Shared(self._shard, self._term)
         row = self._machine.queue(queue)
         shared.count(0 if row is None else row.claimed_total, self._now_ms())
-        self._woken.set()
+        self.woken.set()
         return shared
 
     def _forget_idle(self) -> None:
         """Not before the ledger has forgotten them too: the numbers of reports begin anew."""
         before_ms = self._now_ms() - FORGET_MS
-        for queue, shared in list(self._queues.items()):
+        for queue, shared in list(self.queues.items()):
             if shared.asked_ms() < before_ms and all(limit.is_idle for limit in shared.limits.values()):
-                del self._queues[queue]
+                del self.queues[queue]
                 self._has_forgotten = True
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         super().cancel()
-        for shared in self._queues.values():
+        for shared in self.queues.values():
             for limit in shared.limits.values():
                 if limit.timer is not None:
                     limit.timer.cancel()
 
     async def _run(self) -> None:
         while True:
-            self._woken.clear()
+            self.woken.clear()
             self.poll()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS if self._queues or self._parts else None):
-                    await self._woken.wait()
+                async with asyncio.timeout(POLL_SECONDS if self.queues or self._parts else None):
+                    await self.woken.wait()
             await asyncio.sleep(PAUSE_SECONDS)
 
     # --- asking -----------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class AllocationManager(Service):
         self._poll_parts()
         by_home: dict[int, list[tuple[bytes, _Shared, list[str]]]] = {}
         now_ms = self._now_ms()
-        for queue, shared in list(self._queues.items()):
+        for queue, shared in list(self.queues.items()):
             self._show(queue, shared, now_ms)
             if shared.use.is_due(now_ms):
                 self._note_use(queue, shared, now_ms)
@@ -312,16 +312,16 @@ class AllocationManager(Service):
             if shared.has_left:
                 self._handing_out.limits_changed(queue)
                 shared.has_left = False
-            if home not in self._asking:
+            if home not in self.asking:
                 by_home.setdefault(home, []).append((queue, shared, due))
         for home, dues in by_home.items():
-            task = self._asking[home] = self.spawn(self._ask(home, dues))
-            task.add_done_callback(lambda _done, home=home: self._asking.pop(home, None))  # type: ignore[misc]
+            task = self.asking[home] = self.spawn(self._ask(home, dues))
+            task.add_done_callback(lambda _done, home=home: self.asking.pop(home, None))  # type: ignore[misc]
 
     def _leave(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
         """The queue is on one shard now. What is known of reports stays until the ledger has forgotten it."""
         if shared.asked_ms() < now_ms - FORGET_MS:
-            del self._queues[queue]
+            del self.queues[queue]
         if not shared.has_left:
             shared.has_left = True
             self._handing_out.limits_changed(queue)
@@ -465,7 +465,7 @@ class AllocationManager(Service):
 
     def _accept(self, grant: pb.AllocationGrant, demand: int) -> None:
         queue = grant.queue.encode()
-        shared = self._queues.get(queue)
+        shared = self.queues.get(queue)
         limit = None if shared is None else shared.limits.get(grant.what)
         if shared is None or limit is None:
             return
@@ -485,7 +485,7 @@ class AllocationManager(Service):
         limit.timer = loop.call_later(max(0, ends_ms - now_ms + 1) / 1000, self._ran_out, queue)
 
     def _ran_out(self, queue: bytes) -> None:
-        shared = self._queues.get(queue)
+        shared = self.queues.get(queue)
         if shared is not None:
             self._show(queue, shared, self._now_ms())
 

@@ -223,18 +223,18 @@ class CommitLoop:
 
     async def _round(self, now_s: float) -> bool:
         """Returns whether there was anything to sync."""
-        self._deliver(now_s)
+        self.deliver(now_s)
         active = self._take_active(now_s)
-        entries = self._step(active, now_s)
+        entries = self.step(active, now_s)
         self._send(active)
         self._stage_leaving()
         flush = self._log.begin_flush()
         if flush is not None:
-            await self._sync(flush, active)
+            await self.sync(flush, active)
             self._metrics.round_entries.observe(entries)
         else:
             self._finish(active)
-        await self._apply(active, callers_first=True)
+        await self.apply(active, callers_first=True)
         for replica in _driven(active):
             replica.end_round()
             self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
@@ -242,7 +242,7 @@ class CommitLoop:
                 self._active[replica.number] = replica
         return flush is not None
 
-    def _step(self, active: list[Replica], now_s: float) -> int:
+    def step(self, active: list[Replica], now_s: float) -> int:
         """Returns how many entries were staged. Whoever had to wait goes first the next time, with its callers and with
         what others lack each for itself: a shard whose housekeeping was taken, but not its callers, has waited."""
         budget = RoundBudget(busy=sum(replica.shard.has_work for replica in active))
@@ -278,7 +278,7 @@ class CommitLoop:
         active, self._active = list(self._active.values()), {}
         return active
 
-    def _deliver(self, now_s: float) -> None:
+    def deliver(self, now_s: float) -> None:
         left_bytes, ends_s = ROUND_RECEIVED_BYTES_MAX, now_s + DELIVER_SECONDS_MAX
         for _ in range(ROUND_MESSAGES_MAX):
             if not self._inbox or left_bytes <= 0 or self._monotonic() > ends_s:
@@ -326,12 +326,12 @@ class CommitLoop:
         for to, messages in outgoing.items():
             self.wire.send(to, messages)
 
-    async def _sync(self, flush: Flush, active: list[Replica]) -> None:
+    async def sync(self, flush: Flush, active: list[Replica]) -> None:
         """Makes a round durable, or drops it if there is no room for it."""
         in_line = self._sync_mode.is_in_line(flush.size_bytes)
         syncing = self._begin_sync(flush.run)
         try:
-            await self._apply(active, callers_first=False, syncing=syncing)  # what earlier rounds have committed
+            await self.apply(active, callers_first=False, syncing=syncing)  # what earlier rounds have committed
             if in_line:
                 syncing.wait(SLOW_SECONDS)
             seconds = await syncing
@@ -362,7 +362,7 @@ class CommitLoop:
             replica.synced()
         self._send(active)
 
-    async def _apply(self, active: list[Replica], *, callers_first: bool, syncing: Sync | None = None) -> None:
+    async def apply(self, active: list[Replica], *, callers_first: bool, syncing: Sync | None = None) -> None:
         """Replicas apply in turns: at least one turn beside a sync, and as many as there are until it ends; after it
         for a bounded time. Who gets no turn goes first the next time.
 

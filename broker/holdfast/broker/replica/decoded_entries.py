@@ -46,7 +46,11 @@ class DecodedEntries:
         self._shard = shard
         self._skipped = skipped
         self._kept: dict[tuple[int, int], tuple[bytes, Entry]] = {}  # by index and term
-        self._bytes = 0
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._kept)
 
     def check(self, records: Iterable[LogEntry]) -> None:
         """Raises `FrameError` if one of these cannot be read; then nothing of them is to be taken."""
@@ -55,9 +59,9 @@ class DecodedEntries:
             if entry is None:
                 continue
             key, size = (record.index, record.term), len(record.command)
-            if key not in self._kept and len(self._kept) < ENTRIES_MAX and self._bytes + size <= BYTES_MAX:
+            if key not in self._kept and len(self._kept) < ENTRIES_MAX and self.size_bytes + size <= BYTES_MAX:
                 self._kept[key] = record.command, entry
-                self._bytes += size
+                self.size_bytes += size
 
     def _read(self, record: LogEntry) -> Entry | None:
         """None of one that is to be passed over: a replica that lacks it must get it, too."""
@@ -95,4 +99,4 @@ class DecodedEntries:
             oldest = next(iter(self._kept))
             if oldest[0] > index:
                 return
-            self._bytes -= len(self._kept.pop(oldest)[0])
+            self.size_bytes -= len(self._kept.pop(oldest)[0])

@@ -78,7 +78,7 @@ class Shard:
         self._metrics = context.metrics
         self._draining = False
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
-        self._state_lags = False  # something is applied and, for lack of room, not yet written
+        self.state_lags = False  # something is applied and, for lack of room, not yet written
         config = context.config
         self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._reads = ReadBarrier(config.proposals_max)
@@ -303,7 +303,7 @@ class Shard:
     def check_written(self) -> None:
         """Refuses while the state lags behind the machine: a claim would be picked from a ready line that lags behind
         its marks, or a caller be told of claims before it is known whether they go back."""
-        if self._state_lags:
+        if self.state_lags:
             raise self._disk.found_full()
 
     def propose(self, proposal: Proposal) -> None:
@@ -434,11 +434,11 @@ class Shard:
         while True:
             try:
                 effects = self.machine.commit()
-                self._state_lags = False
+                self.state_lags = False
                 self._committed_index = self.machine.meta.applied_index
                 return effects
             except StateFullError:
-                self._state_lags = True
+                self.state_lags = True
                 self._disk.found_full()
                 await asyncio.sleep(FULL_SECONDS)
 

@@ -71,10 +71,10 @@ class Scheduler:
         self._window_tasks_max = window_tasks_max
         self._allowance = allowance
         self._wake_at = wake_at
-        self._windows: dict[bytes, Window] = {}
-        self._lines_budget = LinesBudget(FULL_WINDOWS * window_tasks_max)
+        self.windows: dict[bytes, Window] = {}
+        self.lines_budget = LinesBudget(FULL_WINDOWS * window_tasks_max)
         self._cache_budget = CacheBudget(IDLE_CACHED_MAX)
-        self._wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
+        self.wakes: list[tuple[int, bytes, Name]] = []  # a heap: when, queue and what a rate lets through then
         self.unfinished: set[bytes] = set()  # queues whose last pick stopped looking before it had seen all
 
     # --- what was applied -------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Scheduler:
         queue, window = b"", None
         for task in tasks:
             if task.queue != queue:
-                queue, window = task.queue, self._windows.get(task.queue)
+                queue, window = task.queue, self.windows.get(task.queue)
             if window is not None:  # otherwise the index has it, and a window made later reads the index
                 if task.is_suspect:  # which are always read from the index
                     window.suspect_mark = min(window.suspect_mark, task.sequence)
@@ -94,14 +94,14 @@ class Scheduler:
     def was_withdrawn(self, tasks: Iterable[ReadyTask]) -> None:
         """Takes note of tasks that left the ready line without a claim."""
         for task in tasks:
-            window = self._windows.get(task.queue)
+            window = self.windows.get(task.queue)
             if window is not None:
                 window.was_withdrawn(task)
 
     def marks_were_raised(self, marks: Iterable[Mark]) -> None:
         """Nothing is ready before these marks, which were not raised by claims."""
         for mark in marks:
-            window = self._windows.get(mark.queue)
+            window = self.windows.get(mark.queue)
             if window is not None:
                 window.pass_over(mark)
 
@@ -109,7 +109,7 @@ class Scheduler:
         """Takes note of claims that have ended; returns the queues in which a cap may have room again."""
         opened: list[bytes] = []
         for queue, names in freed.items():
-            window = self._windows.get(queue)
+            window = self.windows.get(queue)
             if window is None:
                 if self._policy_of(queue).has_limits:
                     opened.append(queue)
@@ -122,7 +122,7 @@ class Scheduler:
 
     def limits_changed(self, queue: bytes) -> None:
         """The policy or the allowance of the queue is another one."""
-        window = self._windows.get(queue)
+        window = self.windows.get(queue)
         if window is not None:
             window.limiters.change_rules(self._rules(queue), window.lines.claiming.values())
             window.open_all()
@@ -131,16 +131,16 @@ class Scheduler:
         """Returns the queues in which a rate may let something through by now."""
         now_ms = self._now_ms()
         opened: dict[bytes, None] = {}
-        while self._wakes and self._wakes[0][0] <= now_ms:
-            when_ms, queue, name = heapq.heappop(self._wakes)
-            window = self._windows.get(queue)
+        while self.wakes and self.wakes[0][0] <= now_ms:
+            when_ms, queue, name = heapq.heappop(self.wakes)
+            window = self.windows.get(queue)
             if window is not None and window.wakes.get(name) == when_ms:
                 del window.wakes[name]
                 window.opened(1)
                 window.open(*name)
             opened[queue] = None  # also without a window: somebody may wait for it
-        if self._wakes:
-            self._wake_at(self._wakes[0][0])
+        if self.wakes:
+            self._wake_at(self.wakes[0][0])
         return list(opened)
 
     # --- picking ----------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Scheduler:
         None also while limits block what is ready, and if it is not found out in time: then the queue is in
         `unfinished`, and the next pick goes on looking.
         """
-        window = self._windows.get(queue) or self._open_window(queue)
+        window = self.windows.get(queue) or self._open_window(queue)
         if window is None:
             return None
         now_ms = self._now_ms()
@@ -188,7 +188,7 @@ class Scheduler:
 
     def _forget_idle(self) -> None:
         """Those that are not used any more would take the place of others for ever."""
-        for window in self._windows.values():
+        for window in self.windows.values():
             window.forget_idle()
         self._cache_budget.left = IDLE_CACHED_MAX
 
@@ -247,7 +247,7 @@ class Scheduler:
         row = self._machine.queue(queue)
         if row is None or not row.in_line:
             return 0
-        window = self._windows.get(queue)
+        window = self.windows.get(queue)
         if window is None:
             rules = self._rules(queue)
             if not rules.limited:
@@ -270,7 +270,7 @@ class Scheduler:
         row = self._machine.queue(queue)
         if row is None or not row.suspects:
             return 0
-        window = self._windows.get(queue) or self._open_window(queue)
+        window = self.windows.get(queue) or self._open_window(queue)
         assert window is not None
         waiting = row.suspects - len(window.lines.suspects)
         return max(1, waiting) if self._first_suspect(window, self._now_ms()) is not None else 0
@@ -281,7 +281,7 @@ class Scheduler:
         row = self._machine.queue(queue)
         if row is None or not row.suspects:
             return None
-        window = self._windows.get(queue) or self._open_window(queue)
+        window = self.windows.get(queue) or self._open_window(queue)
         assert window is not None
         now_ms = self._now_ms()
         ready_ref = self._first_suspect(window, now_ms)
@@ -326,7 +326,7 @@ class Scheduler:
     def outlook(self, queue: bytes) -> Outlook:
         """Whether anything is open but for the queue's own cap and rate. Where so much is blocked that it was not all
         looked at, something may be; the next look goes on."""
-        window = self._windows.get(queue) or self._open_window(queue)
+        window = self.windows.get(queue) or self._open_window(queue)
         if window is None:
             return NOTHING_OPEN
         now_ms = self._now_ms()
@@ -345,7 +345,7 @@ class Scheduler:
 
     def coming(self, queue: bytes) -> int:
         """How many tasks are on their way to a claim."""
-        window = self._windows.get(queue)
+        window = self.windows.get(queue)
         return 0 if window is None else window.lines.coming
 
     # --- claims on their way ----------------------------------------------------------------------------------
@@ -394,14 +394,14 @@ class Scheduler:
 
     def reset(self) -> None:
         """Throws everything away, claims on their way included: their entries will never be applied."""
-        self._windows.clear()
+        self.windows.clear()
         self._count_lines_budget()
-        self._wakes.clear()
+        self.wakes.clear()
         self.unfinished.clear()
 
     def adopt(self, picked: Picked) -> None:
         """After a reset, and before anything is picked: these will be applied nevertheless. In the order of the log."""
-        window = self._windows.get(picked.queue) or self._open_window(picked.queue)
+        window = self.windows.get(picked.queue) or self._open_window(picked.queue)
         if window is None:
             return
         picked.window = window
@@ -430,16 +430,16 @@ class Scheduler:
 
     def _is_open(self, window: Window) -> bool:
         """Whether the window was not thrown away since."""
-        return self._windows.get(window.queue) is window
+        return self.windows.get(window.queue) is window
 
     def _open_window(self, queue: bytes) -> Window | None:
         row = self._machine.queue(queue)
         if row is None:
             return None
-        if len(self._windows) >= WINDOWS_MAX:
-            self._windows = {name: window for name, window in self._windows.items() if window.lines.coming}
+        if len(self.windows) >= WINDOWS_MAX:
+            self.windows = {name: window for name, window in self.windows.items() if window.lines.coming}
             self._count_lines_budget()
-        lines = Lines(self._reader, self._window_tasks_max, self._lines_budget)
+        lines = Lines(self._reader, self._window_tasks_max, self.lines_budget)
         shared_state = SharedState(
             self._reader, queue, lines, lambda: self._machine.meta.next_sequence, self._cache_budget
         )
@@ -458,15 +458,15 @@ class Scheduler:
         cursor = row.age_mark if has_subqueues else shared_state.next_sequence()
         ages = OldestReadyIndex(self._machine, queue, cursor, complete=not has_subqueues)
         limiters = Limiters(self._machine, queue, self._now_ms, self._rules(queue))
-        window = self._windows[queue] = Window(
+        window = self.windows[queue] = Window(
             queue, levels, lines, shared_state, ages, limiters, unread=unread, picks=row.claimed_total
         )
         return window
 
     def _count_lines_budget(self) -> None:
         """After windows were thrown away."""
-        taken = sum(window.lines.room_taken for window in self._windows.values())
-        self._lines_budget.left = FULL_WINDOWS * self._window_tasks_max - taken
+        taken = sum(window.lines.room_taken for window in self.windows.values())
+        self.lines_budget.left = FULL_WINDOWS * self._window_tasks_max - taken
 
     def _rules(self, queue: bytes) -> Rules:
         return Rules.of(self._policy_of(queue), self._allowance(queue))
@@ -482,6 +482,6 @@ class Scheduler:
             if name in window.wakes:
                 return
         window.wakes[name] = when_ms
-        heapq.heappush(self._wakes, (when_ms, window.queue, name))
-        if self._wakes[0][0] == when_ms:
+        heapq.heappush(self.wakes, (when_ms, window.queue, name))
+        if self.wakes[0][0] == when_ms:
             self._wake_at(when_ms)
