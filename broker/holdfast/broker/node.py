@@ -40,6 +40,7 @@ from holdfast.cluster.connect import connect
 from holdfast.common.metadata import SHARD_KEY
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
+from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
@@ -177,6 +178,7 @@ class Node:
             readiness=self._readiness,
             default_shard=self._default_shard,
             on_damage=self._host.note_damage,
+            frames_at=self._frames_at(),
         )
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
@@ -190,6 +192,12 @@ class Node:
             calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
             connections_max=connections_allowed(config.connections_max, self._open_files_max, with_states=True),
         )
+
+    def _frames_at(self) -> FramesAt | None:
+        if self._config.frames == "off":
+            return None
+        me = identity_of(self._config.node_name, self._data_dir.node_id)
+        return FramesAt(self._config.frames_port, lambda: me)
 
     def _find_service(self, number: int) -> TaskService:
         shard = self._host.find_to_serve(number).shard

@@ -73,6 +73,33 @@ class Intake:
     def leave(self, size: int) -> None:
         self.bytes -= size
 
+    # What comes in frames has come when it is seen: it has no turn, and what there is no room for is passed over.
+
+    def enter(self, size: int) -> None:
+        """The body of a call has come: `leave` must follow."""
+        self.bytes += size
+        self.received_bytes += size
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for this part of a body, of which the rest has not come yet."""
+        if self.bytes + size > self._others_max:
+            return False
+        self.bytes += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Parts of a body that has come, or is not needed any more."""
+        self.bytes -= size
+
+    def check(self, *, brings_tasks: bool, own_bytes: int) -> None:
+        """Refuses what there was no room for when it came. `own_bytes`: it has entered."""
+        if self.bytes - own_bytes >= (self._new_tasks_max if brings_tasks else self._others_max):
+            raise self.refusal(brings_tasks=brings_tasks)
+
+    def refusal(self, *, brings_tasks: bool) -> RefusedError:
+        """Of a body that was passed over."""
+        return overloaded("bytes of requests under way", self._new_tasks_max if brings_tasks else self._others_max)
+
     def _check_new_tasks(self) -> None:
         if self.bytes >= self._new_tasks_max:
             raise overloaded("bytes of requests under way", self._new_tasks_max)

@@ -27,6 +27,7 @@ from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import RouterServer
+from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
@@ -35,7 +36,7 @@ from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
 from holdfast.serving.reloading import certificate_gauges
 from holdfast.serving.request_limits import read_bytes_max
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels
 
 GC_THRESHOLDS = (50_000, 20, 50)  # as in brokers: many short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
@@ -100,7 +101,9 @@ class Router:
             # The rest of the room is for those who do not wait.
             wait_bytes_max=min(config.wait_bytes_max, config.bytes_in_flight_max // 2),
         )
-        self._channels = GrpcChannels(message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True)
+        self._channels = NegotiatedChannels(
+            message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True, caller="router"
+        )
         self._forwarder = Forwarder(Leaders(lambda: routes), self._channels, self._admission)
         self._releases = Releases(self._forwarder)
         self._node_calls = NodeCalls()
@@ -133,7 +136,7 @@ class Router:
         )
         self._rpc = RouterServer(
             self._gateway.handle, self.metrics, limits, batch_bytes_max=config.batch_bytes_max,
-            readiness=self.readiness, check=self._gateway.check,
+            readiness=self.readiness, check=self._gateway.check, frames_at=self._frames_at(),
         )  # fmt: skip
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)
@@ -179,6 +182,16 @@ class Router:
         await self._background.stop()
         if self._etcd is not None:
             await self._etcd.close()
+
+    def _frames_at(self) -> FramesAt | None:
+        """All routers of a cluster answer alike, and stand behind one address."""
+        if self._config.frames == "off":
+            return None
+        return FramesAt(self._config.frames_port, self._name)
+
+    def _name(self) -> str:
+        cluster = self._follower.map.cluster
+        return f"router of {cluster.cluster_id if cluster is not None else self._config.cluster_name}"
 
     def _map_changed(self, table: PartitionMap) -> None:
         """Workers that wait for tasks of a queue that was spread or pinned wait at its new shards from now on, and what

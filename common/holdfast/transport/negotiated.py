@@ -1,0 +1,147 @@
+"""Channels that use frames where a server has them and its port for them can be reached, and gRPC everywhere else.
+
+A call over gRPC asks the server where its frames are. From then on calls go there; if that connection is lost, over
+gRPC again, which knows how to find a server that comes back, until it says once more where the frames are.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+
+from holdfast.common.backoff import Backoff
+from holdfast.common.metadata import FRAMES_KEY
+from holdfast.common.service import Service
+from holdfast.transport.channels import Metadata, Outgoing
+from holdfast.transport.frame_channels import FrameLink, NoFramesError, connect
+from holdfast.transport.grpc_channels import UNUSED_S, GrpcChannels
+
+_BACKOFF = Backoff(first_s=1.0, max_s=60.0)
+_ASKS = (FRAMES_KEY, "?")
+
+log = logging.getLogger("holdfast.transport")
+
+
+class _Frames:
+    """What is known of the frames of one server."""
+
+    def __init__(self) -> None:
+        self.link: FrameLink | None = None
+        self.is_connecting = False
+        self.failures = 0
+        self.not_before_s = 0.0
+        self.was_reported = False
+
+
+class NegotiatedChannels:
+    """To each server that is needed."""
+
+    def __init__(
+        self, *, message_bytes_max: int, keepalive_s: int, connects_first: bool, uses_frames: bool = True,
+        caller: str = "", check: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`caller`: who this is, for people who read a server's log; the others as of `GrpcChannels`."""
+        self._grpc = GrpcChannels(
+            message_bytes_max=message_bytes_max, keepalive_s=keepalive_s, connects_first=connects_first, check=check
+        )
+        self._message_bytes_max = message_bytes_max
+        self._keepalive_s = keepalive_s
+        self._uses_frames = uses_frames
+        self._caller = caller
+        self._check = check
+        self._frames: dict[str, _Frames] = {}  # by address
+        self._connecting = Service()
+
+    def __len__(self) -> int:
+        return len(self._frames.keys() | self._grpc.addresses)
+
+    def __contains__(self, address: str) -> bool:
+        return address in self._grpc or self._link(address) is not None
+
+    @property
+    def calls_under_way(self) -> int:
+        links = (frames.link for frames in self._frames.values())
+        return self._grpc.calls_under_way + sum(link.calls_under_way for link in links if link is not None)
+
+    def call(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> Outgoing:
+        link = self._link(address)
+        if link is not None and link.takes(path):
+            self._check()
+            return link.call(path, data, metadata, timeout_s)
+        if not self._asks(address):
+            return self._grpc.call(address, path, data, metadata, timeout_s)
+        return self._grpc.call(
+            address, path, data, (*(metadata or ()), _ASKS), timeout_s, on_frames=lambda at: self._learn(address, at)
+        )
+
+    def is_connected(self, address: str) -> bool:
+        return self._link(address) is not None or self._grpc.is_connected(address)
+
+    async def connect(self, address: str, timeout_s: float) -> bool:
+        """Whether there is a connection, within this time at the latest."""
+        return self._link(address) is not None or await self._grpc.connect(address, timeout_s)
+
+    async def keep(self, addresses: Collection[str]) -> None:
+        """Closes the connections to all others, but for those with calls under way."""
+        for address, frames in list(self._frames.items()):
+            link = frames.link
+            if address not in addresses and not frames.is_connecting and (link is None or not link.calls_under_way):
+                del self._frames[address]
+                if link is not None:
+                    await link.close()
+        await self._grpc.keep(addresses)
+
+    async def close_unused(self, now_s: float) -> None:
+        """Those that carried nothing for a while. The channel beside frames that are in use goes by itself."""
+        used = [at for at, frames in self._frames.items() if frames.link and now_s - frames.link.used_s <= UNUSED_S]
+        for address in self._frames.keys() - set(used):
+            link = self._frames[address].link
+            if link is not None and not link.calls_under_way:
+                del self._frames[address]
+                await link.close()
+        await self._grpc.close_unused(now_s)
+
+    async def close(self) -> None:
+        await self._connecting.stop()
+        for frames in self._frames.values():
+            if frames.link is not None:
+                await frames.link.close()
+        self._frames.clear()
+        await self._grpc.close()
+
+    # --- frames -------------------------------------------------------------------------------------------------
+
+    def _link(self, address: str) -> FrameLink | None:
+        """One that takes calls."""
+        frames = self._frames.get(address)
+        link = None if frames is None else frames.link
+        return link if link is not None and link.is_open else None
+
+    def _asks(self, address: str) -> bool:
+        if not self._uses_frames:
+            return False
+        frames = self._frames.get(address)
+        return frames is None or (not frames.is_connecting and time.monotonic() >= frames.not_before_s)
+
+    def _learn(self, address: str, told: str) -> None:
+        """Where a server says that its frames are: the port, and who the server is."""
+        port, _, name = told.partition(" ")
+        frames = self._frames.setdefault(address, _Frames())
+        if port.isascii() and port.isdigit() and not frames.is_connecting and self._link(address) is None:
+            frames.is_connecting = True
+            self._connecting.spawn(self._connect(address, frames, int(port), name))
+
+    async def _connect(self, address: str, frames: _Frames, port: int, name: str) -> None:
+        host = address.rpartition(":")[0].strip("[]")
+        try:
+            frames.link = await connect(
+                host, port, lambda: FrameLink(name, self._caller, self._message_bytes_max, self._keepalive_s)
+            )
+            frames.failures = 0
+        except NoFramesError as error:
+            frames.failures += 1
+            frames.not_before_s = time.monotonic() + _BACKOFF.longest_s(frames.failures)
+            if not frames.was_reported:
+                frames.was_reported = True
+                log.info("No frames at %s port %s, so calls go over gRPC: %s", host, port, error)
+        finally:
+            frames.is_connecting = False
