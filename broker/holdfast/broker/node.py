@@ -79,6 +79,7 @@ class Node:
         self._ready = False
         self.metrics = Metrics()
         self.port = 0
+        self.frames_port = 0  # 0: there are no frames
         self.ops_port = 0
 
     async def start(self) -> None:
@@ -106,6 +107,7 @@ class Node:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
             self._warn_of_port("port", self.port)
+            self.frames_port = self._rpc.frames_port
             await self._ops.start()
             self.ops_port = self._ops.port
             self._announce(f"{self._config.host}:{self.port}", f"{self._config.host}:{self.ops_port}")
@@ -186,11 +188,15 @@ class Node:
 
     def _server_limits(self) -> ServerLimits:
         config = self._config
+        ports = 1 if config.frames == "off" else 2
+        connections_max = connections_allowed(
+            config.connections_max, self._open_files_max, with_states=True, ports=ports
+        )
         return ServerLimits(
             message_bytes_max=read_bytes_max(config.batch_bytes_max),
             bytes_max=config.bytes_in_flight_max,
             calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
-            connections_max=connections_allowed(config.connections_max, self._open_files_max, with_states=True),
+            connections_max=connections_max,
         )
 
     def _frames_at(self) -> FramesAt | None:
@@ -473,6 +479,7 @@ class Node:
         clocks = [shard.clock for shard in shards if shard.clock is not None]
         metrics.proposals_waiting.set(sum(shard.proposals_waiting for shard in shards))
         metrics.waiters.set(sum(shard.waiters for shard in shards))
+        metrics.calls.show_frames(self._rpc.frame_connections, self._rpc.frame_calls)
         metrics.workers.set(len(set[bytes]().union(*(shard.stats.worker_names for shard in shards if shard.serves))))
         metrics.watched_tasks.set(sum(shard.watched_tasks for shard in shards))
         metrics.log_bytes.set(self._node_log.size_bytes)

@@ -35,7 +35,7 @@ END: Final = 10
 
 PING_BYTES_MAX = 8
 HELLO_BYTES_MAX = 16 * 1024
-METADATA_BYTES_MAX = 0xFFFF
+METADATA_BYTES_MAX = 8 * 1024  # as with gRPC
 MESSAGE_BYTES_MAX = 0xFFFF  # of the sentence of a refusal
 
 _SIZE_BYTES = 4
@@ -186,7 +186,7 @@ class FrameReader:
             return None
         _, _, _, method, timeout_ms, metadata_bytes = _CALL.unpack_from(data, at)
         body_at = at + _CALL.size + metadata_bytes
-        if body_at > stop:
+        if body_at > stop or metadata_bytes > METADATA_BYTES_MAX:
             raise BrokenFrameError(f"a call of {size} bytes with {metadata_bytes} bytes of metadata")
         if len(data) < body_at:
             return None

@@ -1,6 +1,7 @@
 """A server of calls: gRPC for every language, and frames on a port of their own for callers that know them. Both answer
 the same methods, with the same bounds."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -46,6 +47,11 @@ class CallServer:
     def frame_connections(self) -> int:
         return 0 if self._frames is None else len(self._frames.connections)
 
+    @property
+    def frame_calls(self) -> int:
+        """That came in frames since the start, and not over gRPC."""
+        return 0 if self._frames is None else self._frames.calls_begun
+
     def add(self, service: str, methods: Mapping[str, Served]) -> None:
         self._grpc.add(service, methods)
         if self._frames is not None:
@@ -53,18 +59,25 @@ class CallServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns gRPC's port, which is chosen by the system if `port` is 0."""
-        if self._frames is not None and self._frames_at is not None:
-            await self._frames.start(host, self._frames_at.port)
-        return await self._grpc.start(host, port)
+        if self._frames is None or self._frames_at is None:
+            return await self._grpc.start(host, port)
+        await self._frames.start(host, self._frames_at.port)
+        try:
+            return await self._grpc.start(host, port)
+        except BaseException:
+            await self._frames.stop(0)
+            raise
 
     def drain(self) -> None:
         """Tells health checks that no more work should be sent here."""
         self._grpc.drain()
 
     async def stop(self, grace_seconds: float) -> None:
+        """Both at the same time: the grace is that of all calls."""
+        stops = [self._grpc.stop(grace_seconds)]
         if self._frames is not None:
-            await self._frames.stop(grace_seconds)
-        await self._grpc.stop(grace_seconds)
+            stops.append(self._frames.stop(grace_seconds))
+        await asyncio.gather(*stops)
 
     def _where_frames_are(self) -> str:
         return f"{self._frames.port} {self._frames.name()}" if self._frames is not None and self._frames.port else ""

@@ -6,7 +6,8 @@ let in by their size while they arrive: what there is no room for is passed over
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 
 from google.rpc import code_pb2
 
@@ -20,13 +21,18 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import BATCH_TOO_LARGE, RefusedError, forget_frames, overloaded, shutting_down
-from holdfast.serving.served import Refuse, Served
+from holdfast.serving.served import Answer, Refuse, Served
 
 POLL_SECONDS = 2.0
 SILENT_SECONDS = 20.0  # of a caller that waits for answers, before it is asked whether it is there
 GONE_SECONDS = 30.0  # of one that says nothing to that either
 RECEIVING_SECONDS_MAX = 60.0  # of one frame
+SLOW_SECONDS = 5.0  # likewise, while there is no room for more that is slow
+UNREAD_SECONDS_MAX = 60.0  # of answers that the caller does not read
+LEAVING_SECONDS = 1.0  # so long callers without calls under way have to leave a server that stops
 WRITE_BYTES_MAX = 1024 * 1024  # that a caller has not read: nothing more is taken from it until it reads
+UNREAD_BYTES_MAX = 64 * 1024 * 1024  # answers that were under way by then: beyond it the connection ends
+CALLS_AT_ONCE = 256  # of one connection in one iteration of the loop: others have theirs between them
 BACKLOG = 1024
 _CODES = dict(code_pb2.Code.items())
 _INVALID = _CODES["INVALID_ARGUMENT"]
@@ -49,8 +55,9 @@ class FrameServer:
         self.is_stopping = False
         self.port = 0  # 0: it does not listen
         self.connections: set[_Connection] = set()
-        self.calls_under_way = 0
-        self._all_ended = asyncio.Event()
+        self.calls: set[_Call] = set()  # under way, also those that nobody waits for any more
+        self.calls_begun = 0  # since the start
+        self._has_ended = asyncio.Event()  # a call, or a connection
         self._listener: asyncio.Server | None = None
         self._background = Service(self._watch)
 
@@ -74,57 +81,65 @@ class FrameServer:
         return self.port
 
     async def stop(self, grace_seconds: float) -> None:
-        """No new calls; those under way may end until then."""
+        """No new calls; those under way may end until then. Callers leave by themselves once they have their answers:
+        one that is ended here cannot know whether the call that it was just sending has arrived."""
         self.is_stopping = True
         if self._listener is not None:
             self._listener.close()
-        for connection in self.connections:
+        for connection in list(self.connections):
             connection.say_goodbye()
-        if self.calls_under_way:
-            self._all_ended.clear()
-            try:
-                await asyncio.wait_for(self._all_ended.wait(), grace_seconds)
-            except TimeoutError:
-                pass
+        ends_s = time.monotonic() + grace_seconds
+        await self._wait(lambda: not self.calls, grace_seconds)
+        left_s = max(0.0, ends_s - time.monotonic())
+        await self._wait(lambda: not self.connections, min(LEAVING_SECONDS, left_s))
         for connection in list(self.connections):
             connection.close()
         await self._background.stop()
 
-    def ended(self) -> None:
-        """One call less."""
-        self.calls_under_way -= 1
-        if not self.calls_under_way:
-            self._all_ended.set()
+    def ended(self, call: "_Call") -> None:
+        self.calls.discard(call)
+        self.intake.leave(call.size)
+        self._has_ended.set()
+
+    def left(self, connection: "_Connection") -> None:
+        self.connections.discard(connection)
+        self._has_ended.set()
+
+    async def _wait(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not is_so():
+                    self._has_ended.clear()
+                    await self._has_ended.wait()
+        except TimeoutError:
+            pass
 
     async def _watch(self) -> None:
-        """Ends connections that say nothing when they should."""
+        """Ends connections that say nothing when they should, and calls whose callers should have ended them."""
+        polled_s = time.monotonic()
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            now_s = time.monotonic()
+            last_s, polled_s = polled_s, time.monotonic()
+            if polled_s - last_s > 2 * POLL_SECONDS:
+                continue  # this process stood still: what they said meanwhile has not been read yet
             for connection in list(self.connections):
-                connection.poll(now_s)
+                connection.poll(polled_s)
 
 
 class _Call:
     """A call under way, as those who answer it see it."""
 
     __slots__ = (
-        "_connection",
-        "_deadline_s",
-        "_is_done",
-        "_metadata",
-        "_started_s",
-        "number",
-        "served",
-        "size",
+        "_connection", "_deadline_s", "_has_begun", "_is_done", "_metadata", "_started_s", "number", "served", "size",
         "task",
-    )
+    )  # fmt: skip
 
     def __init__(self, connection: "_Connection", frame: Frame, served: Served) -> None:
         self._connection = connection
         self._metadata: Metadata = decode_metadata(frame.metadata)
         self._started_s = time.monotonic()
         self._deadline_s = self._started_s + frame.timeout_ms / 1000 if frame.timeout_ms else None
+        self._has_begun = False
         self._is_done = False
         self.number = frame.call
         self.served = served
@@ -140,19 +155,28 @@ class _Call:
     def done(self) -> bool:
         return self._is_done
 
+    def is_overdue(self, now_s: float) -> bool:
+        return self._deadline_s is not None and now_s > self._deadline_s
+
     def cancel(self) -> None:
         """The caller waits no longer."""
         self._is_done = True
-        if self.task is not None:
+        if self._has_begun and self.task is not None:  # a task that is cancelled before it begins never runs at all
             self.task.cancel()
 
-    async def run(self, answer: Awaitable[bytes]) -> None:
+    async def run(self, answer: Answer, data: bytes) -> None:
+        self._has_begun = True
         code = "OK"
         try:
-            response = await answer
-            self._connection.answer(self, response)
+            if self._is_done:
+                code = "CANCELLED"
+                return
+            answered = answer(data)
+            del data  # what is made of it is enough to keep
+            self._connection.answer(self, await answered)
         except asyncio.CancelledError:
             code = "CANCELLED"
+            self._connection.end_untold(self)
         except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
             code = self._connection.refuse(self, error)
         finally:
@@ -169,15 +193,20 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: FrameServer) -> None:
         self._server = server
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         # Until it has said hello, little is read of it.
         self._reader = FrameReader(codec.HELLO_BYTES_MAX, server.intake)
-        self._calls: dict[int, _Call] = {}
-        self._unanswered_bytes = 0
+        self._frames: deque[Frame] = deque()  # that came with others, and are for the next iterations of the loop
+        self._calls: dict[int, _Call] = {}  # that the caller waits for
+        self._unanswered_bytes = 0  # of these
         self._has_said_hello = False
+        self._has_ended = False
         self._outgoing: list[bytes] = []
         self._heard_s = self._began_s = time.monotonic()
         self._receiving_since_s: float | None = None  # a frame that is not complete
+        self._unread_since_s: float | None = None  # more answers than it should have left unread
+        self._leaving_since_s: float | None = None
         self._was_pinged = False
 
     # --- the transport ------------------------------------------------------------------------------------------
@@ -193,34 +222,60 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
-        self._server.connections.discard(self)
+        self._server.left(self)
         self._reader.drop()
-        for call in list(self._calls.values()):
-            call.cancel()
+        self._frames.clear()
+        self._cancel_all()
 
     def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._unread_since_s = time.monotonic()
+        self._read_or_not()
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._unread_since_s = None
+        self._heard_s = time.monotonic()  # so far nobody listened
+        self._read_or_not()
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = time.monotonic()
         self._was_pinged = False
         try:
-            for frame in self._reader.feed(data):
-                if self._transport is None:
-                    return
-                self._take(frame)
+            frames = self._reader.feed(data)
         except BrokenFrameError as error:
             self._end(f"Expected a frame, but got {error}.")
             return
         if self._reader.is_between:
             self._receiving_since_s = None
-        elif self._receiving_since_s is None:
+        elif frames or self._receiving_since_s is None:
             self._receiving_since_s = self._heard_s
+        self._frames.extend(frames)
+        if frames:
+            self._take_some()
+
+    def _take_some(self) -> None:
+        """A connection that sent very many calls at once does not keep the others waiting for all of them."""
+        frames = self._frames
+        try:
+            for _ in range(min(CALLS_AT_ONCE, len(frames))):
+                self._take(frames.popleft())
+                if self._has_ended:
+                    return
+        except BrokenFrameError as error:
+            self._end(f"Expected a frame, but got {error}.")
+            return
+        if frames:
+            self._loop.call_soon(self._take_some)
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Nothing is read from who does not read, or has sent more than was taken yet."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._frames or self._unread_since_s is not None:
+            transport.pause_reading()
+        elif not transport.is_reading():
+            transport.resume_reading()
 
     # --- what comes ---------------------------------------------------------------------------------------------
 
@@ -228,7 +283,7 @@ class _Connection(asyncio.Protocol):
         if frame.kind == codec.CALL and self._has_said_hello:
             self._begin(frame)
         elif frame.kind == codec.CANCEL and self._has_said_hello:
-            call = self._calls.get(frame.call)
+            call = self._forget(frame.call)
             if call is not None:
                 call.cancel()
         elif frame.kind == codec.HELLO and not self._has_said_hello:
@@ -265,28 +320,29 @@ class _Connection(asyncio.Protocol):
         call = _Call(self, frame, server.methods[frame.method])
         self._calls[frame.call] = call
         self._unanswered_bytes += size
-        server.calls_under_way += 1
+        server.calls.add(call)
+        server.calls_begun += 1
         server.intake.enter(size)
         try:
-            answer = self._answer(call, frame)
-        except Exception as error:  # noqa: BLE001 - as below
+            answer, data = self._let_in(call, frame)
+        except Exception as error:  # noqa: BLE001 - as in `run`
             call.end(self.refuse(call, error))
             return
-        call.task = asyncio.get_running_loop().create_task(call.run(answer))
+        call.task = self._loop.create_task(call.run(answer, data))
 
-    def _answer(self, call: _Call, frame: Frame) -> Awaitable[bytes]:
-        """Raises what refuses the call."""
+    def _let_in(self, call: _Call, frame: Frame) -> tuple[Answer, bytes]:
+        """What answers the call, and its request; raises what refuses it: in the order in which gRPC's server asks."""
         server, served = self._server, call.served
         if server.is_stopping:
             raise shutting_down()
-        if server.calls_under_way > server.limits.calls_max:
+        if len(server.calls) > server.limits.calls_max:
             raise overloaded("calls under way", server.limits.calls_max)
+        answer = served.begin(call)
         if frame.body is None:
             raise _too_large(served) if frame.was_too_large else server.intake.refusal(brings_tasks=served.brings_tasks)
         server.intake.check(brings_tasks=served.brings_tasks, own_bytes=call.size)
-        answer = served.begin(call)
         served.limit.check(frame.body)
-        return answer(frame.body)
+        return answer, frame.body
 
     # --- what leaves --------------------------------------------------------------------------------------------
 
@@ -303,59 +359,97 @@ class _Connection(asyncio.Protocol):
             self._send(codec.encode_refusal(call.number, _CODES[code], message, details or b""))
         return code
 
+    def end_untold(self, call: _Call) -> None:
+        """Of a call that was ended, and not by its caller: it would wait for ever."""
+        if self._transport is not None and not call.done():
+            self._send(codec.encode_refusal(call.number, _CODES["CANCELLED"], "The server has ended the call."))
+
     def ended(self, call: _Call) -> None:
-        if self._calls.pop(call.number, None) is not None:
+        if self._calls.get(call.number) is call:
+            self._forget(call.number)
+        self._server.ended(call)
+
+    def _forget(self, number: int) -> _Call | None:
+        """The caller does not wait for this call any more, and has its part of the window back."""
+        call = self._calls.pop(number, None)
+        if call is not None:
             self._unanswered_bytes -= call.size
-            self._server.intake.leave(call.size)
-            self._server.ended()
+        return call
 
     def _send(self, data: bytes) -> None:
         """With all else that is sent in this iteration of the loop."""
         if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._outgoing.append(data)
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
-        if self._transport is not None and outgoing:
-            self._transport.writelines(outgoing)
+        if self._transport is None or not outgoing:
+            return
+        self._transport.writelines(outgoing)
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self._transport.abort()
 
     # --- its end ------------------------------------------------------------------------------------------------
 
     def say_goodbye(self) -> None:
+        """Whoever hears it sends nothing more here, and goes when it has its answers."""
+        self._leaving_since_s = time.monotonic()
         if self._has_said_hello and self._transport is not None:
             self._send(codec.encode(codec.GOODBYE, 0))
 
     def close(self) -> None:
         """Ends what is under way, and the connection when all that was said has left."""
-        for call in list(self._calls.values()):
-            call.cancel()
+        self._has_ended = True
+        self._cancel_all()
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
+    def _cancel_all(self) -> None:
+        for number in list(self._calls):
+            call = self._forget(number)
+            assert call is not None
+            call.cancel()
+
     def poll(self, now_s: float) -> None:
         """It is looked at every few seconds."""
         silent_s = now_s - self._heard_s
-        receiving_s = 0.0 if self._receiving_since_s is None else now_s - self._receiving_since_s
-        is_gone = (
-            (not self._has_said_hello and now_s - self._began_s > HANDSHAKE_SECONDS)
-            or receiving_s > RECEIVING_SECONDS_MAX
-            or (silent_s > GONE_SECONDS and self._was_pinged)
-            or (silent_s > IDLE_SECONDS and not self._calls)
-        )
-        if is_gone and self._transport is not None:
+        if self._transport is None:
+            return
+        if self._is_gone(now_s, silent_s):
             self._transport.abort()
-        elif silent_s > SILENT_SECONDS and self._calls and not self._was_pinged:
+            return
+        for call in [each for each in self._calls.values() if each.is_overdue(now_s)]:
+            self._send(codec.encode_refusal(call.number, _CODES["DEADLINE_EXCEEDED"], "The call took too long."))
+            self._forget(call.number)
+            call.cancel()
+        if silent_s > IDLE_SECONDS and not self._calls and self._leaving_since_s is None:
+            self.say_goodbye()
+        elif silent_s > SILENT_SECONDS and self._calls and not self._was_pinged and self._unread_since_s is None:
             self._was_pinged = True
             self._send(codec.encode(codec.PING, 0))
 
+    def _is_gone(self, now_s: float, silent_s: float) -> bool:
+        def is_longer(since_s: float | None, than_s: float) -> bool:
+            return since_s is not None and now_s - since_s > than_s
+
+        is_crowded = self._server.intake.is_crowded
+        return (
+            (not self._has_said_hello and now_s - self._began_s > HANDSHAKE_SECONDS)
+            or is_longer(self._receiving_since_s, SLOW_SECONDS if is_crowded else RECEIVING_SECONDS_MAX)
+            or is_longer(self._unread_since_s, UNREAD_SECONDS_MAX)
+            or (self._was_pinged and silent_s > GONE_SECONDS and self._unread_since_s is None)
+            or (is_longer(self._leaving_since_s, GONE_SECONDS) and not self._calls)
+        )
+
     def _end(self, reason: str) -> None:
         """The caller's program is wrong: nothing that it says can be understood any more."""
-        _log.warning("frames_refused", reason=reason)
+        _log.info("frames_refused", reason=reason)  # a stranger chooses how often
         if self._transport is not None:
             self._send(codec.encode_refusal(0, _INVALID, reason, kind=codec.END))
-            self.close()
+        self._frames.clear()
+        self.close()
 
 
 def _too_large(served: Served) -> RefusedError:

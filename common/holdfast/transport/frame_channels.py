@@ -4,8 +4,8 @@ for routers and clients.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from google.rpc import code_pb2
 
@@ -19,6 +19,9 @@ HANDSHAKE_SECONDS = 5.0
 ANSWER_SECONDS = 10.0  # to a ping
 _CODES = {number: name for name, number in code_pb2.Code.items()}
 _LOST = "The connection was lost."
+_CLOSED = "The connection was closed."
+_LEAVING = "The server takes no more calls over this connection."
+WRITE_BYTES_MAX = 4 * 1024 * 1024  # that the server has not read: nothing more is sent until it reads
 
 
 class NoFramesError(Exception):
@@ -40,18 +43,18 @@ class FrameCall:
 
     __slots__ = ("_link", "_timer", "answered", "number", "size")
 
-    def __init__(self, link: "FrameLink", number: int, size: int, timeout_s: float) -> None:
+    def __init__(self, link: "FrameLink", size: int, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         self._link = link
-        self._timer = loop.call_later(timeout_s, self._expire)
+        self._timer = loop.call_later(max(0.0, timeout_s), self._expire)
         self.answered: asyncio.Future[bytes] = loop.create_future()
-        self.number = number
+        self.number = 0  # once it is sent
         self.size = size
 
     @property
     def is_unsent(self) -> bool:
         """It waits for room in the window of the connection."""
-        return self._link.is_queued(self)
+        return not self.number
 
     def cancel(self) -> object:
         return self._give_up(CallFailedError("CANCELLED", "It was silent.", was_given_up=True))
@@ -86,6 +89,15 @@ class FrameCall:
         return True
 
 
+class _Request(NamedTuple):
+    """A call that waits for room."""
+
+    method: int
+    data: bytes
+    metadata: Metadata | None
+    ends_s: float
+
+
 class FrameLink(asyncio.Protocol):
     """A connection to one server."""
 
@@ -100,16 +112,19 @@ class FrameLink(asyncio.Protocol):
         self._reader = FrameReader(message_bytes_max + codec.FRAME_SPARE_BYTES, AllRoom())
         self._methods: dict[str, int] = {}
         self._calls: dict[int, FrameCall] = {}  # that were sent
-        self._queue: deque[tuple[FrameCall, int, bytes, Metadata | None, float]] = deque()  # behind a full window
+        self._queue: dict[FrameCall, _Request] = {}  # behind a full window, the oldest first
         self._window_bytes = self._calls_max = 0
         self._unanswered_bytes = 0
         self._number = 0
         self._outgoing: list[bytes] = []
-        self._heard_s = self.used_s = time.monotonic()
+        self._is_paused = False  # the server does not read
+        self.used_s = self.opened_s = time.monotonic()
+        self._asked_s: float | None = None  # the first that was sent since the server was heard
+        self._unheard_polls = 0  # since then
         self._watch: asyncio.TimerHandle | None = None
         self._welcomed: asyncio.Future[None] = self._loop.create_future()
-        self._why_lost = _LOST
         self.is_open = False  # takes new calls
+        self.ended_s: float | None = None
 
     @property
     def calls_under_way(self) -> int:
@@ -119,55 +134,60 @@ class FrameLink(asyncio.Protocol):
         return self.is_open and path in self._methods
 
     def call(self, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> FrameCall:
-        self._number = self._number % 0xFFFFFFFF + 1
-        call = FrameCall(self, self._number, len(data), timeout_s)
-        method = self._methods[path]
+        call = FrameCall(self, len(data), timeout_s)
+        request = _Request(self._methods[path], data, metadata, time.monotonic() + timeout_s)
         if len(data) > self._message_bytes_max:
-            call.end(CallFailedError("RESOURCE_EXHAUSTED", f"A request of {len(data)} bytes is too large."))
+            too_large = f"Sent message larger than max ({len(data)} vs. {self._message_bytes_max})"
+            call.end(CallFailedError("RESOURCE_EXHAUSTED", too_large))
         elif self._queue or not self._has_room(call):
-            self._queue.append((call, method, data, metadata, time.monotonic() + timeout_s))
+            self._queue[call] = request
         else:
-            self._send_call(call, method, data, metadata, timeout_s)
+            self._send_call(call, request)
         return call
-
-    def is_queued(self, call: FrameCall) -> bool:
-        return any(queued[0] is call for queued in self._queue)
 
     def give_up(self, call: FrameCall) -> None:
         """Nobody waits for its answer any more."""
-        if self._calls.pop(call.number, None) is call:
+        if call.is_unsent:
+            self._queue.pop(call, None)
+        elif self._calls.pop(call.number, None) is not None:
             self._unanswered_bytes -= call.size
             self._send(codec.encode(codec.CANCEL, call.number))
             self._send_queued()
-        elif self._queue:
-            self._queue = deque(queued for queued in self._queue if queued[0] is not call)
+        self._leave_if_done()
 
-    async def close(self) -> None:
-        self._lose("It was closed.")
+    def close(self) -> None:
+        self._lose(_CLOSED)
 
     # --- the window ---------------------------------------------------------------------------------------------
 
     def _has_room(self, call: FrameCall) -> bool:
+        """What was given up leaves the window, but not the buffers of a server that does not read."""
         fits = self._unanswered_bytes + call.size <= self._window_bytes and len(self._calls) < self._calls_max
-        return fits or not self._calls
+        return not self._is_paused and (fits or not self._calls)
 
     def _send_queued(self) -> None:
-        while self._queue and self._has_room(self._queue[0][0]):
-            call, method, data, metadata, ends_s = self._queue.popleft()
-            self._send_call(call, method, data, metadata, max(0.001, ends_s - time.monotonic()))
+        while self._queue:
+            call, request = next(iter(self._queue.items()))
+            if not self._has_room(call):
+                return
+            del self._queue[call]
+            self._send_call(call, request)
 
-    def _send_call(
-        self, call: FrameCall, method: int, data: bytes, metadata: Metadata | None, timeout_s: float
-    ) -> None:
+    def _send_call(self, call: FrameCall, request: _Request) -> None:
         self.used_s = time.monotonic()
-        if not self._calls:
-            self._heard_s = self.used_s  # until now there was nothing to be heard
-            self._watch_silence()
+        if self._asked_s is None:
+            self._asked_s = self.used_s
+            self._watch_silence(self._keepalive_s)
+        self._number = self._number % 0xFFFFFFFF + 1
+        while self._number in self._calls:  # the numbers begin anew, and it has waited all the while
+            self._number = self._number % 0xFFFFFFFF + 1
+        call.number = self._number
         self._calls[call.number] = call
         self._unanswered_bytes += call.size
-        extra = encode_metadata(metadata) if metadata else b""
-        self._send(codec.encode_call(call.number, method, max(1, int(timeout_s * 1000)), extra, len(data)))
-        self._send(data)
+        extra = encode_metadata(request.metadata) if request.metadata else b""
+        timeout_ms = max(1, int((request.ends_s - self.used_s) * 1000))
+        self._send(codec.encode_call(call.number, request.method, timeout_ms, extra, call.size))
+        self._send(request.data)
 
     def _send(self, data: bytes) -> None:
         """With all else that is sent in this iteration of the loop."""
@@ -185,18 +205,21 @@ class FrameLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         transport.write(hello(self._expects, self._caller))
 
-    async def welcomed(self) -> None:
+    async def welcomed(self, timeout_s: float = HANDSHAKE_SECONDS) -> None:
         """Raises NoFramesError."""
         try:
-            await asyncio.wait_for(asyncio.shield(self._welcomed), HANDSHAKE_SECONDS)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._welcomed)
         except TimeoutError:
             self._lose("the server does not answer a hello")
             raise NoFramesError("the server does not answer a hello") from None
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = time.monotonic()
+        self._asked_s = time.monotonic() if self._calls else None
+        self._unheard_polls = 0
         try:
             for frame in self._reader.feed(data):
                 self._take(frame)
@@ -204,24 +227,33 @@ class FrameLink(asyncio.Protocol):
             self._lose(f"The server sent {error}.")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lose(str(error) if error is not None else self._why_lost)
+        self._lose(_LOST if error is None else str(error))
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._send_queued()
 
     # --- what comes ---------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == codec.ANSWER or frame.kind == codec.REFUSAL:
+            result = _result_of(frame)
             call = self._calls.pop(frame.call, None)
             if call is not None:  # otherwise it was given up
                 self._unanswered_bytes -= call.size
-                call.end(_result_of(frame))
+                call.end(result)
                 if self._queue:
                     self._send_queued()
+                self._leave_if_done()
         elif frame.kind == codec.WELCOME and not self._welcomed.done():
             self._enter(frame.body)
-        elif frame.kind == codec.PING:
+        elif frame.kind == codec.PING and len(frame.body or b"") <= codec.PING_BYTES_MAX:
             self._send(codec.encode(codec.PONG, frame.call, frame.body or b""))
         elif frame.kind == codec.GOODBYE:
-            self.is_open = False
+            self._say_goodbye()
         elif frame.kind == codec.END:
             self._lose(decode_refusal(frame.body or b"").message)
         elif frame.kind != codec.PONG:
@@ -238,28 +270,46 @@ class FrameLink(asyncio.Protocol):
 
     # --- its end ------------------------------------------------------------------------------------------------
 
-    def _watch_silence(self) -> None:
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._keepalive_s, self._poll)
+    def _say_goodbye(self) -> None:
+        """The server takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
+        self.is_open = False
+        queued, self._queue = self._queue, {}
+        for call in queued:
+            call.end(CallFailedError("UNAVAILABLE", _LEAVING, was_connected=False))
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if not self.is_open and not self._calls and self._welcomed.done():
+            self._lose(_LEAVING)
+
+    def _watch_silence(self, pause_s: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self._loop.call_later(pause_s, self._poll)
 
     def _poll(self) -> None:
-        """A server that owes answers and has not said anything for a while is asked whether it is there."""
+        """A server that was sent something, and has not said anything for a while, is asked whether it is there. It is
+        given up after the second look in vain: if this process itself stood still, what the server said meanwhile is
+        read between the two."""
         self._watch = None
-        silent_s = time.monotonic() - self._heard_s
-        if not self._calls or self._transport is None:
+        if self._asked_s is None or self._transport is None:
             return
-        if silent_s >= self._keepalive_s + ANSWER_SECONDS:
+        left_s = self._asked_s + self._keepalive_s - time.monotonic()
+        if left_s > 0:
+            self._watch_silence(left_s)
+        elif self._unheard_polls == 2:
             self._lose("The server does not answer any more.")
-            return
-        if silent_s >= self._keepalive_s:
-            self._send(codec.encode(codec.PING, 0))
-            self._watch = self._loop.call_later(ANSWER_SECONDS, self._poll)
         else:
-            self._watch = self._loop.call_later(self._keepalive_s - silent_s, self._poll)
+            if not self._unheard_polls:
+                self._send(codec.encode(codec.PING, 0))
+            self._unheard_polls += 1
+            self._watch_silence(ANSWER_SECONDS / 2)
 
     def _lose(self, why: str) -> None:
         """Whatever is under way may have been carried out, but for what waits in the queue."""
         self.is_open = False
+        if self.ended_s is None:
+            self.ended_s = time.monotonic()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -269,16 +319,20 @@ class FrameLink(asyncio.Protocol):
             self._welcomed.set_exception(NoFramesError(why))
             self._welcomed.exception()
         calls, self._calls = self._calls, {}
-        queued, self._queue = self._queue, deque()
-        for call in calls.values():
-            call.end(CallFailedError("UNAVAILABLE", why))
-        for waiting in queued:
-            waiting[0].end(CallFailedError("UNAVAILABLE", why, was_connected=False))
+        queued, self._queue = self._queue, {}
+        for call in (*calls.values(), *queued):
+            call.end(_lost(why, was_connected=not call.is_unsent))
+
+
+def _lost(why: str, *, was_connected: bool) -> CallFailedError:
+    if why is _CLOSED:  # by its owner, as channels of gRPC are
+        return CallFailedError("CANCELLED", why, was_connected=was_connected, was_given_up=True)
+    return CallFailedError("UNAVAILABLE", why, was_connected=was_connected)
 
 
 def _result_of(frame: Frame) -> bytes | CallFailedError:
     if frame.body is None:
-        return CallFailedError("RESOURCE_EXHAUSTED", "The answer is larger than this caller takes.")
+        return CallFailedError("RESOURCE_EXHAUSTED", "Received message larger than max")
     if frame.kind == codec.ANSWER:
         return frame.body
     refused = decode_refusal(frame.body)
@@ -289,10 +343,25 @@ async def connect(
     host: str, port: int, make: Callable[[], FrameLink], timeout_s: float = HANDSHAKE_SECONDS
 ) -> FrameLink:
     """A link that takes calls; raises NoFramesError."""
+    made: list[FrameLink] = []
+
+    def make_one() -> FrameLink:
+        made.append(make())
+        return made[-1]
+
     try:
-        connecting = asyncio.get_running_loop().create_connection(make, host, port)
-        _, link = await asyncio.wait_for(connecting, timeout_s)
-    except (OSError, TimeoutError) as error:
+        async with asyncio.timeout(timeout_s):
+            _, link = await asyncio.get_running_loop().create_connection(make_one, host, port)
+        await link.welcomed(timeout_s)
+    except (OSError, TimeoutError, UnicodeError) as error:
+        _close(made)
         raise NoFramesError(str(error) or "no connection in time") from None
-    await link.welcomed()
+    except BaseException:  # whoever connects is ended
+        _close(made)
+        raise
     return link
+
+
+def _close(links: list[FrameLink]) -> None:
+    for link in links:
+        link.close()

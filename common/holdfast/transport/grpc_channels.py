@@ -94,7 +94,7 @@ class GrpcCall:
         self, server: _Server, path: str, data: bytes, metadata: Metadata | None, timeout_s: float,
         *, connects_first: bool, on_frames: OnFrames | None = None,
     ) -> None:  # fmt: skip
-        """`on_frames`: told where the server says that its frames are."""
+        """`on_frames`: told where the server says that its frames are, nothing if it does not say."""
         self._server = server
         self._path = path
         self._data = data
@@ -163,9 +163,12 @@ class GrpcCall:
         return self._send(left_s)
 
     async def _tell_of_frames(self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]") -> None:
+        told = ""
         for key, value in await call.trailing_metadata() or ():
-            if key == FRAMES_KEY and isinstance(value, str) and self._on_frames is not None:
-                self._on_frames(value)
+            if key == FRAMES_KEY and isinstance(value, str):
+                told = value
+        if self._on_frames is not None:
+            self._on_frames(told)
 
     def _failure_of(self, status: grpc.aio.AioRpcError) -> CallFailedError:
         details = None

@@ -42,7 +42,10 @@ class RouterConfig(MapSettings):
     calls_max: int = Field(10_000, ge=1, le=1_000_000, description="most calls under way that do not wait")
     calls_per_shard_max: int = Field(2000, ge=1, le=1_000_000, description="most calls to one shard that do not wait")
     connections_max: int = Field(
-        16_384, ge=32, le=1_000_000, description="most connections of callers; fewer if few files may be open"
+        16_384,
+        ge=32,
+        le=1_000_000,
+        description="most connections of callers, over gRPC and in frames each; fewer if few files may be open",
     )
     bytes_in_flight_max: int = Field(
         128 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests under way"

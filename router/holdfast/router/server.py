@@ -64,6 +64,7 @@ class Router:
         self._patience: threading.Timer | None = None  # ends the process if a stop takes too long
         self.metrics = Metrics()
         self.port = 0
+        self.frames_port = 0  # 0: there are no frames
         self.ops_port = 0
 
     async def start(self, *, with_signals: bool = True) -> None:
@@ -79,6 +80,7 @@ class Router:
             self._build(self._etcd or connect(self._config))
             self._background.spawn(self._follower.run(), "map")
             self.port = await self._rpc.start(self._config.host, self._config.port)
+            self.frames_port = self._rpc.frames_port
             await self._ops.start()
             self.ops_port = self._ops.port
             self._started = True
@@ -128,11 +130,15 @@ class Router:
         )
         self._routed_by = follower.map
         follower.on_change.append(self._map_changed)
+        ports = 1 if config.frames == "off" else 2
+        connections_max = connections_allowed(
+            config.connections_max, allow_many_files(), with_states=False, ports=ports
+        )
         limits = ServerLimits(
             message_bytes_max=min(read_bytes_max(config.batch_bytes_max), config.message_bytes_max),
             bytes_max=config.bytes_in_flight_max,
             calls_max=config.calls_max + config.waits_max + CALLS_SPARE,
-            connections_max=connections_allowed(config.connections_max, allow_many_files(), with_states=False),
+            connections_max=connections_max,
         )
         self._rpc = RouterServer(
             self._gateway.handle, self.metrics, limits, batch_bytes_max=config.batch_bytes_max,
@@ -255,6 +261,7 @@ class Router:
             pass
 
     def _read_gauges(self) -> dict[str, float]:
+        self.metrics.calls.show_frames(self._rpc.frame_connections, self._rpc.frame_calls)
         table = self._follower.map
         return {
             "calls_under_way": self._admission.working.calls,

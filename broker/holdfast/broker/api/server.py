@@ -92,6 +92,14 @@ class RpcServer:
         """0: there are no frames."""
         return self._server.frames_port
 
+    @property
+    def frame_connections(self) -> int:
+        return self._server.frame_connections
+
+    @property
+    def frame_calls(self) -> int:
+        return self._server.frame_calls
+
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
         return await self._server.start(host, port)
