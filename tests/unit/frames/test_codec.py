@@ -1,6 +1,7 @@
 """Frames as bytes: whatever is cut or merged on the way, the same frames come out, and nothing else ever does."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -51,7 +52,7 @@ OTHERS = st.tuples(st.sampled_from(OTHER_KINDS), U32, BODIES).map(lambda values:
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-    return [data[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+    return [data[start:stop] for start, stop in pairwise(places)]
 
 
 def read(reader: FrameReader, parts: list[bytes]) -> list[Frame]:

@@ -14,6 +14,8 @@ from holdfast.frames.codec import Refused
 from holdfast.frames.hello import WINDOW_BYTES, hello
 from holdfast.router.wire import RouterServer
 from holdfast.serving import frame_server as module
+from holdfast.serving.grpc_server import HANDSHAKE_SECONDS, IDLE_SECONDS
+from holdfast.serving.ports import PortError
 from tests.unit.serving.frame_stage import (
     ACK,
     ENQUEUE,
@@ -301,7 +303,7 @@ async def later(server: RouterServer, seconds: float) -> None:
 async def test_who_never_says_hello_is_ended(server: RouterServer) -> None:
     caller = await RawCaller.connect(server.frames_port, greets=False)
     await until(lambda: frames_of(server).connections)
-    await later(server, module.HANDSHAKE_SECONDS + 1)
+    await later(server, HANDSHAKE_SECONDS + 1)
     assert not await caller.is_ended()
 
 
@@ -309,7 +311,7 @@ async def test_who_says_nothing_for_long_is_told_to_go_and_may_still_call(
     server: RouterServer, caller: RawCaller
 ) -> None:
     """The call may have been on its way already."""
-    await later(server, module.IDLE_SECONDS + 1)
+    await later(server, IDLE_SECONDS + 1)
     assert (await caller.next()).kind == codec.GOODBYE
     caller.send(caller.call(1, ENQUEUE))
     assert await caller.answer(1) == b"answer"
@@ -457,7 +459,7 @@ async def test_the_grace_is_that_of_all_calls(owner: Owner) -> None:
 
 async def test_a_port_that_is_taken_is_named(owner: Owner, server: RouterServer) -> None:
     second = owner.serve(frames_port=server.frames_port)
-    with pytest.raises(module.PortError, match="frames_port"):
+    with pytest.raises(PortError, match="frames_port"):
         await second.start("127.0.0.1", 0)
 
 
