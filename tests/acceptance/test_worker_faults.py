@@ -35,7 +35,7 @@ def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def proxy(shared_server: ServerProcess) -> Iterator[Proxy]:
-    """A way to the shared server that can be broken."""
+    """A way to the shared server that can be broken: to its gRPC port only, so whoever takes it must keep to gRPC."""
     with Proxy(shared_server.port) as proxy:
         yield proxy
 
@@ -157,7 +157,7 @@ def test_a_worker_whose_interpreter_was_held_says_who_may_have_held_it(
 def test_a_worker_that_is_cut_off_stops_its_handlers(
     app: Holdfast, shared_server: ServerProcess, make_worker: MakeWorker, proxy: Proxy, queue: str, gate: Path, how: str
 ) -> None:
-    worker = make_worker([queue], lease=LEASE_S, address=proxy.address, concurrency=3)
+    worker = make_worker([queue], lease=LEASE_S, address=proxy.address, transport="grpc", concurrency=3)
     handle = app.tasks["wait_at_async"].options(queue=queue).enqueue(str(gate))
     obedient = app.tasks["wait_at"].options(queue=queue).enqueue(str(gate), obeys=True)
     worker.wait_for("begin", 2)
@@ -186,7 +186,7 @@ def test_a_worker_that_is_cut_off_stops_its_handlers(
 def test_a_cut_that_is_shorter_than_the_lease_does_no_harm(
     app: Holdfast, make_worker: MakeWorker, proxy: Proxy, queue: str, gate: Path
 ) -> None:
-    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, concurrency=6)
+    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, transport="grpc", concurrency=6)
     handles = wait_at_gate(app, queue, gate, times=2)
     worker.wait_for("begin", 4)
     proxy.set(requests=Flow.HOLD, answers=Flow.HOLD)
@@ -207,7 +207,7 @@ def test_lost_answers_to_reports_do_no_harm(
     app: Holdfast, make_worker: MakeWorker, proxy: Proxy, queue: str, tmp_path: Path
 ) -> None:
     """The server has taken them, and the worker does not know: it reports again, and that changes nothing."""
-    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, concurrency=8)
+    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, transport="grpc", concurrency=8)
     fail_at = app.tasks["fail_at"].options(queue=queue, max_attempts=2)
     for number in range(3):
         gate = tmp_path / f"gate{number}"
@@ -237,7 +237,7 @@ def test_lost_answers_to_claims_leave_no_task_waiting(
 ) -> None:
     """What was claimed without the worker's knowledge comes with the next answer, not with the end of the lease."""
     use(app, queue)
-    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address)
+    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, transport="grpc")
     for number in range(3):
         wait_for_poll(app, queue)
         proxy.set(answers=Flow.LOSE)
@@ -260,8 +260,11 @@ def test_a_server_that_was_gone_comes_back_and_all_tasks_complete(
     """Killed first, then told to stop. Some tasks run meanwhile, some wait; workers find the server by themselves."""
     server = own_server
     # The server gets a new port when it comes back: the proxy makes it look as if it had not.
-    with Proxy(server.port) as proxy, chores.make_app(proxy.address) as app:
-        workers = [make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, concurrency=40) for _ in range(2)]
+    with Proxy(server.port) as proxy, chores.make_app(proxy.address, transport="grpc") as app:
+        workers = [
+            make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, transport="grpc", concurrency=40)
+            for _ in range(2)
+        ]
         for end, number in ((server.kill, 50), (server.stop, 10)):
             gate = tmp_path / f"gate{number}"
             calls = [app.tasks[name].options(queue=queue).call(0.3) for name in ("work", "work_async")]
@@ -351,7 +354,7 @@ def test_a_stop_in_a_long_poll_leaves_no_claim_behind(
 ) -> None:
     """Also where the server has claimed tasks for it and the answer is on its way."""
     use(app, queue)
-    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address)
+    worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, transport="grpc")
     wait_for_poll(app, queue)
     proxy.set(answers=Flow.HOLD)
     handles = app.enqueue_many([app.tasks["work"].options(queue=queue).call(0) for _ in range(5)]).handles()
@@ -396,7 +399,7 @@ def test_a_stop_under_load_leaves_no_claim_behind(app: Holdfast, make_worker: Ma
 def test_a_stop_while_the_server_is_gone_ends_within_the_grace(
     app: Holdfast, make_worker: MakeWorker, proxy: Proxy, queue: str, gate: Path, how: str
 ) -> None:
-    worker = make_worker([queue], lease=LONG_LEASE_S, grace=3, address=proxy.address)
+    worker = make_worker([queue], lease=LONG_LEASE_S, grace=3, address=proxy.address, transport="grpc")
     wait_at_gate(app, queue, gate)
     worker.wait_for("begin", 2)
     proxy.set(requests=Flow.HOLD, answers=Flow.HOLD, refuses=how == "refused")

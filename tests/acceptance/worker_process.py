@@ -32,6 +32,7 @@ class WorkerProcess(TestedProcess):
         grace: float = 25.0,
         lease: float = 20.0,  # none runs out because the machine is busy for a moment
         command: bool = False,
+        transport: str = "auto",
         options: Sequence[str] = (),  # more arguments of the command
     ) -> None:
         directory.mkdir()
@@ -39,6 +40,7 @@ class WorkerProcess(TestedProcess):
         self._log_path = directory / "worker.log"
         self._report_path = directory / "report"
         self._address = address
+        self._transport = transport
         self._limits = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
         self._concurrency = concurrency
         self._grace = grace
@@ -54,6 +56,7 @@ class WorkerProcess(TestedProcess):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment |= {
             "HOLDFAST_ADDRESS": self._address,
+            "HOLDFAST_TRANSPORT": self._transport,
             chores.JOURNAL: str(self._journal_path),
             chores.LEASE_S: str(self._lease),
         }

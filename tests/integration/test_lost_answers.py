@@ -13,7 +13,7 @@ async def send_and_lose_the_answer(
     proxy: Proxy, direct: AsyncClient, queue: str, tasks: list[NewTask]
 ) -> "asyncio.Task[list[Accepted | Rejected]]":
     """An enqueue whose connection breaks once the server has carried it out, before the caller has heard of it."""
-    producer = AsyncClient(proxy.address)
+    producer = AsyncClient(proxy.address, transport="grpc")  # the proxy knows one port
     await producer.list_queues(page_size=1)  # the connection is there
     proxy.set(answers=Flow.LOSE)
     call = asyncio.create_task(_enqueue_and_close(producer, tasks))

@@ -407,7 +407,7 @@ def test_a_worker_that_vanishes_while_it_waits_takes_no_task_along(cluster: MapC
 
 
 def _reserve_and_forget(address: str, queues: list[str], lease_ms: int) -> None:
-    with Client(address, timeout_s=DEADLINE_S, retry=False) as client:
+    with Client(address, timeout_s=DEADLINE_S, retry=False, transport="grpc") as client:
         try:
             client.reserve(queues, max_tasks=3, worker="vanishes", wait_ms=20_000, lease_ms=lease_ms)
         except HoldfastError:

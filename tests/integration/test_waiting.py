@@ -145,7 +145,7 @@ async def test_a_wait_goes_on_when_the_server_is_killed_and_comes_back(make_serv
         done, later = await enqueue_many(client, [NewTask("work", str(n)) for n in range(2)])
         claims = await client.reserve(["work"], max_tasks=2, lease_ms=3_600_000)
     with Proxy(server.port) as proxy:
-        async with AsyncClient(proxy.address) as waiter:
+        async with AsyncClient(proxy.address, transport="grpc") as waiter:
             waiting = asyncio.create_task(waiter.wait_tasks([done, later], timeout_s=60))
             await watched(server, 2)
             async with AsyncClient(server.address) as client:
@@ -164,7 +164,7 @@ async def test_a_wait_goes_on_when_the_server_is_killed_and_comes_back(make_serv
 async def test_an_end_while_the_connection_is_lost_is_not_missed(make_server: MakeServer) -> None:
     server = make_server().start()
     with Proxy(server.port) as proxy:
-        async with AsyncClient(proxy.address) as waiter, AsyncClient(server.address) as client:
+        async with AsyncClient(proxy.address, transport="grpc") as waiter, AsyncClient(server.address) as client:
             accepted = await client.enqueue(NewTask("work", "t"))
             [claim] = await client.reserve(["work"])
             waiting = asyncio.create_task(waiter.wait_task(accepted.task_id, timeout_s=60))

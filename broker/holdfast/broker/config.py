@@ -81,6 +81,8 @@ class BrokerConfig(ClusterSettings):
     # Where the node lives
     data_dir: Path = Field(Path("holdfast-data"), description="directory of the log and the state; created if missing")
     port: Port = Field(7400, description="gRPC port; 0 takes a free one")
+    frames: Literal["on", "off"] = Field("on", description="frames beside gRPC, for callers that know them")
+    frames_port: Port = Field(0, description="port of frames, which callers are told over gRPC; 0 takes a free one")
     ops_port: Port = Field(7403, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
 
@@ -152,7 +154,10 @@ class BrokerConfig(ClusterSettings):
 
     # What may wait inside the node
     connections_max: int = Field(
-        16_384, ge=32, le=1_000_000, description="most connections of callers; fewer if few files may be open"
+        16_384,
+        ge=32,
+        le=1_000_000,
+        description="most connections of callers, over gRPC and in frames each; fewer if few files may be open",
     )
     bytes_in_flight_max: int = Field(
         128 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests under way"
@@ -209,7 +214,7 @@ class BrokerConfig(ClusterSettings):
 
     def contradictions(self) -> list[Contradiction]:
         found = [(low, "must not exceed", high) for low, high in _ORDERED if getattr(self, low) > getattr(self, high)]
-        found += self.shared_ports("port", "peer_port", "ops_port")
+        found += self.shared_ports("port", "frames_port", "peer_port", "ops_port")
         if 3 * self.heartbeat_ms > self.election_ms:
             found.append(("election_ms", "must be at least three times", "heartbeat_ms"))
         return found + self._cluster_contradictions()

@@ -117,7 +117,10 @@ async def _serve(config: BrokerConfig, *, banner: bool, as_json: bool) -> int:
         message = f"holdfast cannot start: {error}{_way_out(error, config)}"
         return refuse("CANNOT_START", message, EXIT_FAILED, as_json=as_json)
     _log.info("configured", **config.describe())
-    _log.info("serving", host=config.host, port=node.port, ops_port=node.ops_port, data_dir=str(config.data_dir))
+    _log.info(
+        "serving", host=config.host, port=node.port, frames_port=node.frames_port, ops_port=node.ops_port,
+        data_dir=str(config.data_dir),
+    )  # fmt: skip
     if banner:
         _say(_banner(config, node))
     failure = await node.run()

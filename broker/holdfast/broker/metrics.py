@@ -95,7 +95,7 @@ class Metrics:
         # Calls
         self._rejections = counter("rejections", "Refused items and calls by reason", "reason")
         self._rejections_by_reason: dict[str, Counter] = {}
-        self._calls = CallMetrics("holdfast", self._registry)
+        self.calls = CallMetrics("holdfast", self._registry)
 
         # The write path
         self.fsync_seconds = histogram("fsync_seconds", "Duration of one log sync", _DISK_SECONDS)
@@ -139,7 +139,7 @@ class Metrics:
         return child
 
     def rpc(self, method: str) -> MethodMetrics:
-        return self._calls.of(method)
+        return self.calls.of(method)
 
     def watch_queues(self, figures: Callable[[], Iterable[QueueFigures]]) -> None:
         """Where the figures of queues come from, each as often as it has shards; QUEUES_MAX queues are exported."""

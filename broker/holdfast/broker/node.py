@@ -40,6 +40,7 @@ from holdfast.cluster.connect import connect
 from holdfast.common.metadata import SHARD_KEY
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
+from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
@@ -78,6 +79,7 @@ class Node:
         self._ready = False
         self.metrics = Metrics()
         self.port = 0
+        self.frames_port = 0  # 0: there are no frames
         self.ops_port = 0
 
     async def start(self) -> None:
@@ -105,6 +107,7 @@ class Node:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
             self._warn_of_port("port", self.port)
+            self.frames_port = self._rpc.frames_port
             await self._ops.start()
             self.ops_port = self._ops.port
             self._announce(f"{self._config.host}:{self.port}", f"{self._config.host}:{self.ops_port}")
@@ -177,6 +180,7 @@ class Node:
             readiness=self._readiness,
             default_shard=self._default_shard,
             on_damage=self._host.note_damage,
+            frames_at=self._frames_at(),
         )
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
         metrics.watch_queues(self._queue_counts)
@@ -184,12 +188,22 @@ class Node:
 
     def _server_limits(self) -> ServerLimits:
         config = self._config
+        ports = 1 if config.frames == "off" else 2
+        connections_max = connections_allowed(
+            config.connections_max, self._open_files_max, with_states=True, ports=ports
+        )
         return ServerLimits(
             message_bytes_max=read_bytes_max(config.batch_bytes_max),
             bytes_max=config.bytes_in_flight_max,
             calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
-            connections_max=connections_allowed(config.connections_max, self._open_files_max, with_states=True),
+            connections_max=connections_max,
         )
+
+    def _frames_at(self) -> FramesAt | None:
+        if self._config.frames == "off":
+            return None
+        me = identity_of(self._config.node_name, self._data_dir.node_id)
+        return FramesAt(self._config.frames_port, lambda: me)
 
     def _find_service(self, number: int) -> TaskService:
         shard = self._host.find_to_serve(number).shard
@@ -470,6 +484,7 @@ class Node:
         clocks = [shard.clock for shard in shards if shard.clock is not None]
         metrics.proposals_waiting.set(sum(shard.proposals_waiting for shard in shards))
         metrics.waiters.set(sum(shard.waiters for shard in shards))
+        metrics.calls.show_frames(self._rpc.frame_connections, self._rpc.frame_calls)
         metrics.workers.set(len(set[bytes]().union(*(shard.stats.worker_names for shard in shards if shard.serves))))
         metrics.watched_tasks.set(sum(shard.watched_tasks for shard in shards))
         metrics.log_bytes.set(self._node_log.size_bytes)

@@ -103,8 +103,8 @@ def _apps_hint(module_name: str) -> str:
 
 def run(
     app_name: str, queues: Mapping[str, int | None], *,
-    concurrency: int, grace_s: float, name: str, address: str | None, ops_host: str, ops_port: int | None,
-    log_tracebacks: bool, log_level: str, log_json: bool,
+    concurrency: int, grace_s: float, name: str, address: str | None, transport: str | None, ops_host: str,
+    ops_port: int | None, log_tracebacks: bool, log_level: str, log_json: bool,
 ) -> WorkerReport:  # fmt: skip
     """Works until it is stopped by a signal."""
     calls.quiet_grpc()
@@ -112,8 +112,8 @@ def run(
         app = load_app(app_name)
         try:
             worker = Worker(
-                app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address, ops_host=ops_host,
-                ops_port=ops_port, log_tracebacks=log_tracebacks,
+                app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address, transport=transport,
+                ops_host=ops_host, ops_port=ops_port, log_tracebacks=log_tracebacks,
             )  # fmt: skip
         except HoldfastError:
             raise  # e.g. an address that is none, which is a ValueError too

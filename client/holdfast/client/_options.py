@@ -13,6 +13,7 @@ from holdfast.client._fitting import check_pauses
 from holdfast.client.arguments import JSON_HEADERS
 from holdfast.client.errors import InvalidArgument
 from holdfast.client.models import NewTask, RetryPolicy, RetryShape, UniqueScope
+from holdfast.transport.negotiated import TRANSPORTS, Transport
 
 Seconds = float | timedelta  # durations of this API: a number of seconds, or a timedelta
 Key = str | Callable[..., str]  # a text, or a function of the task's arguments that makes one
@@ -313,6 +314,14 @@ def limit_s(option: str, value: Seconds) -> float:
 def call_limit_s(given_s: float | None, default_s: float) -> float:
     """How long a call may take: what it says itself, or else what its client says."""
     return default_s if given_s is None else limit_s("timeout_s", given_s)
+
+
+def checked_transport(given: str) -> Transport:
+    """How calls travel."""
+    for known in TRANSPORTS:
+        if given == known:
+            return known
+    raise refused("transport", f"Expected transport to be one of {', '.join(TRANSPORTS)}, but got {given!r}.")
 
 
 def duration_ms(option: str, value: Seconds) -> int:

@@ -48,7 +48,7 @@ from holdfast.transport.channels import (
     OutgoingCall,
 )
 from holdfast.transport.giving_up import ENDLESS, Patience
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels, Transport
 from holdfast.transport.sending import Call, Sender
 
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
@@ -175,14 +175,17 @@ class _Sending(Call):
 class Connection:
     """Channels to the servers of a list, and to the leaders that these name."""
 
-    def __init__(self, address: str, *, retry: bool, channels: ClientChannels | None = None) -> None:
+    def __init__(
+        self, address: str, *, retry: bool, transport: Transport = "auto", channels: ClientChannels | None = None
+    ) -> None:
         self.addresses = split_addresses(address)
         self.address = ",".join(self.addresses)
         self._retry = retry
         self._leaders: dict[int | None, ListedLeader] = {}  # by shard; None: of calls that name none
-        self._channels = channels or GrpcChannels(
-            message_bytes_max=MESSAGE_BYTES_MAX, keepalive_s=30, connects_first=False, check=_forks.check
-        )
+        self._channels = channels or NegotiatedChannels(
+            message_bytes_max=MESSAGE_BYTES_MAX, keepalive_s=30, connects_first=False, caller="client",
+            check=_forks.check, transport=transport,
+        )  # fmt: skip
         self._sender = Sender(self)
         self._closed = False
 

@@ -22,7 +22,7 @@ from holdfast.client._direct_reserve import RESERVE
 from holdfast.client._fitting import at_place, only
 from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations, Unanswered
-from holdfast.client._options import call_limit_s, limit_s
+from holdfast.client._options import call_limit_s, checked_transport, limit_s
 from holdfast.client._queues import QueueCalls
 from holdfast.client._ranges import AckBatch
 from holdfast.client._request_ids import automatic_key_ttl_ms
@@ -102,6 +102,9 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     back to that address for what a leader does not take, e.g. because only the router can be reached from here.
     Without it, the address of a cluster with several shards must be that of a router.
 
+    `transport` is how calls travel: `"auto"` takes frames, a faster way on a port of their own, where the server has
+    them and that port can be reached, and gRPC everywhere else; `"grpc"` takes gRPC only.
+
     >>> import asyncio
     >>> async def main() -> None:
     ...     async with AsyncClient("localhost:7400") as client:
@@ -125,10 +128,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: bool = True,
         direct: bool = False,
+        transport: str = "auto",
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
         self._timeout_s = limit_s("timeout_s", timeout_s)
-        self._connection = Connection(address, retry=retry)
+        self._connection = Connection(address, retry=retry, transport=checked_transport(transport))
         self._direct = Direct(self._connection) if direct else None
         self._calls: Connection | Direct = self._direct or self._connection
         self._generations = Generations()

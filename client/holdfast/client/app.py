@@ -31,6 +31,7 @@ from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, Tas
 DEFAULT_QUEUE = "default"
 DEFAULT_LEASE_S = 30.0
 ADDRESS_VARIABLE = "HOLDFAST_ADDRESS"
+TRANSPORT_VARIABLE = "HOLDFAST_TRANSPORT"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -301,8 +302,9 @@ class Holdfast:
 
     `address` is that of the server, or several of a cluster with commas between them; by default the environment's
     HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. With `direct` calls go
-    straight to the leaders of the shards of a cluster instead of through its router: see `AsyncClient`. Nothing is sent
-    before the first call. Any number of threads and event loops may use one app.
+    straight to the leaders of the shards of a cluster instead of through its router. `transport` is `"auto"` or
+    `"grpc"`, by default what the environment's HOLDFAST_TRANSPORT says, or else `"auto"`. Of both see `AsyncClient`.
+    Nothing is sent before the first call. Any number of threads and event loops may use one app.
 
     >>> app = Holdfast("localhost:7400")
     >>> @app.task(queue="mail", max_attempts=5)
@@ -315,13 +317,19 @@ class Holdfast:
     """
 
     def __init__(
-        self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False
-    ) -> None:
+        self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False,
+        transport: str | None = None,
+    ) -> None:  # fmt: skip
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-        make = partial(AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct)
+        if transport is None:
+            transport = os.environ.get(TRANSPORT_VARIABLE) or "auto"
+        make = partial(
+            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport
+        )  # fmt: skip
         self.address = make().address
         self.direct = direct  # workers of this app go the same way
+        self.transport = transport  # likewise
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
         self._thread = LoopThread("holdfast-app", make)
 

@@ -57,9 +57,12 @@ class Client(BlockingCalls):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: bool = True,
         direct: bool = False,
+        transport: str = "auto",
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent or started before the first call."""
-        make = partial(AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct)
+        make = partial(
+            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport
+        )  # fmt: skip
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)
 

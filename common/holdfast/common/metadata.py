@@ -5,3 +5,4 @@ ATTEMPT_KEY = "holdfast-attempt"  # 2 and more: the call was sent before
 FIRST_KEY = "holdfast-first"  # the call was never sent before, and can be made anew with other ids
 DETAILS_KEY = "grpc-status-details-bin"  # in the trailers of a refused call: google.rpc.Status
 DOMAIN = "holdfast"  # of the reasons in typed refusals
+FRAMES_KEY = "holdfast-frames"  # a caller asks for it, and the trailers of the answer say: the port, and who serves it

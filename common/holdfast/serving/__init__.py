@@ -2,7 +2,9 @@
 
 settings.py, starting.py  how it gets its configuration, and says why it does not start
 logs.py           structured logs; the only file that knows structlog
-grpc_server.py    a server with bounds; intake.py: how far bodies of calls are let in; part: health.py
+call_server.py    a server of calls, over both transports; served.py: what it answers
+grpc_server.py    over gRPC, with bounds; intake.py: how far bodies of calls are let in; part: health.py
+frame_server.py   over frames
 request_limits.py what one request may be; part: scanner.py                       (pure)
 refusals.py       why a call is refused; statuses.py: the same as gRPC says it
 ops.py            the port for probes and metrics; part: scrapes.py

@@ -15,20 +15,18 @@ import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from holdfast.common.metadata import DETAILS_KEY
+from holdfast.common.metadata import DETAILS_KEY, FRAMES_KEY
 from holdfast.serving.health import SERVICE as HEALTH
 from holdfast.serving.health import Health
 from holdfast.serving.intake import Intake
-from holdfast.serving.metrics import MethodMetrics
 from holdfast.serving.ports import listen
 from holdfast.serving.refusals import forget_frames
-from holdfast.serving.request_limits import RequestLimit
+from holdfast.serving.served import Refuse, Served
 
 REFLECTIONS_MAX = 8
 HANDSHAKE_SECONDS = 10
 IDLE_SECONDS = 300
 WAITING_SHARE = 8  # of all calls one in so many may wait to be received in each of four lines
-BRINGS_TASKS = frozenset({"Enqueue", "PutSchedule"})
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the port must be refused, not share it
@@ -72,27 +70,15 @@ class ServerLimits:
         ]
 
 
-Answer = Callable[[bytes], Awaitable[bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """One method: `begin` refuses a call by what it is, or returns what answers it once its body has come."""
-
-    name: str
-    limit: RequestLimit
-    observed: MethodMetrics
-    begin: Callable[[Any], Answer]
-
-
-# What a call that failed ends with: the name of its gRPC code, a sentence, and details as they travel.
-Refuse = Callable[[str, Exception], tuple[str, str, bytes | None]]
-
-
 class GrpcServer:
     """Serves what is added to it, health checking and reflection on one port."""
 
-    def __init__(self, limits: ServerLimits, readiness: Callable[[], tuple[bool, str]], refuse: Refuse) -> None:
+    def __init__(
+        self, limits: ServerLimits, readiness: Callable[[], tuple[bool, str]], refuse: Refuse,
+        where_frames_are: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        """`where_frames_are`: what callers who ask for it are told; nothing if it is empty."""
+        self._where_frames_are = where_frames_are
         self.intake = Intake(
             bytes_max=limits.bytes_max,
             message_bytes_max=limits.message_bytes_max,
@@ -134,7 +120,7 @@ class GrpcServer:
         await self._server.stop(grace_seconds)
 
     def _wrap(self, served: Served) -> Callable[..., Awaitable[bytes]]:
-        brings_tasks = served.name in BRINGS_TASKS
+        brings_tasks = served.brings_tasks
         intake = self.intake
 
         async def call(_bodies: object, context: Any) -> bytes:
@@ -147,7 +133,9 @@ class GrpcServer:
                 served.limit.check(data)
                 answered = answer(data)
                 del data  # what is made of it is enough to keep
-                return await answered
+                response = await answered
+                self._tell_of_frames(context)
+                return response
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
@@ -159,6 +147,13 @@ class GrpcServer:
                 served.observed.observe(code, time.perf_counter() - started)
 
         return call
+
+    def _tell_of_frames(self, context: Any) -> None:
+        """In the trailers of the answer, to those who ask."""
+        if any(key == FRAMES_KEY for key, _ in context.invocation_metadata() or ()) and (
+            where := self._where_frames_are()
+        ):
+            context.set_trailing_metadata(((FRAMES_KEY, where),))
 
     def _end_refused(self, method: str, error: Exception, context: Any) -> str:
         """Sets the status that a failed call ends with; returns its code.

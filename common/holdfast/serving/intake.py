@@ -42,6 +42,8 @@ class Intake:
         self.received_bytes = 0  # since the start
         self._new_tasks_max = bytes_max
         self._others_max = int(bytes_max * SETTLING_SHARE)
+        self._parts_max = max(bytes_max // 2, message_bytes_max)
+        self._parts_bytes = 0
         silent = _SilentConnections()
         places = max(RECEIVING_MIN, NEW_TASKS_BYTES_MAX // message_bytes_max)
         self._new_tasks = _BodyQueue(places, NEW_TASKS_SECONDS, waiting_max, silent)
@@ -72,6 +74,41 @@ class Intake:
 
     def leave(self, size: int) -> None:
         self.bytes -= size
+
+    # What comes in frames has come when it is seen: it has no turn, and what there is no room for is passed over.
+
+    @property
+    def is_crowded(self) -> bool:
+        """Parts of bodies have most of the room that there is for them: those that come slowly keep others out."""
+        return self._parts_bytes > self._parts_max // 2
+
+    def enter(self, size: int) -> None:
+        """The body of a call has come: `leave` must follow."""
+        self.bytes += size
+        self.received_bytes += size
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for this part of a body, of which the rest has not come yet. Not all of the room is for
+        such parts: what is small and comes at once must not wait for those who send slowly."""
+        if self._parts_bytes + size > self._parts_max or self.bytes + size > self._others_max:
+            return False
+        self._parts_bytes += size
+        self.bytes += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Parts of a body that has come, or is not needed any more."""
+        self._parts_bytes -= size
+        self.bytes -= size
+
+    def check(self, *, brings_tasks: bool, own_bytes: int) -> None:
+        """Refuses what there was no room for when it came. `own_bytes`: it has entered."""
+        if self.bytes - own_bytes >= (self._new_tasks_max if brings_tasks else self._others_max):
+            raise self.refusal(brings_tasks=brings_tasks)
+
+    def refusal(self, *, brings_tasks: bool) -> RefusedError:
+        """Of a body that was passed over."""
+        return overloaded("bytes of requests under way", self._new_tasks_max if brings_tasks else self._others_max)
 
     def _check_new_tasks(self) -> None:
         if self.bytes >= self._new_tasks_max:

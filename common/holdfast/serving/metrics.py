@@ -42,12 +42,22 @@ class CallMetrics:
 
     def __init__(self, prefix: str, registry: CollectorRegistry) -> None:
         self._calls = Counter(
-            f"{prefix}_rpc_calls", "gRPC calls by method and status code", ("method", "code"), registry=registry
+            f"{prefix}_rpc_calls", "Calls by method and status code", ("method", "code"), registry=registry
         )
         self._seconds = Histogram(
-            f"{prefix}_rpc_seconds", "Duration of gRPC calls, waiting included", ("method",), buckets=_CALL_SECONDS,
+            f"{prefix}_rpc_seconds", "Duration of calls, waiting included", ("method",), buckets=_CALL_SECONDS,
             registry=registry,
         )  # fmt: skip
+        self._frame_connections = Gauge(
+            f"{prefix}_frame_connections", "Callers connected by frames, and not by gRPC", registry=registry
+        )
+        self._frame_calls = Gauge(
+            f"{prefix}_frame_calls", "Calls that came in frames since the start", registry=registry
+        )
+
+    def show_frames(self, connections: int, calls: int) -> None:
+        self._frame_connections.set(connections)
+        self._frame_calls.set(calls)
 
     def of(self, method: str) -> MethodMetrics:
         return MethodMetrics(self._calls, self._seconds, method)

@@ -29,10 +29,11 @@ def allow_many_files() -> int:
     return wanted
 
 
-def connections_allowed(wanted: int, open_files: int, *, with_states: bool) -> int:
-    """How many callers may be connected: half of what is left belongs to the states, if there are any."""
+def connections_allowed(wanted: int, open_files: int, *, with_states: bool, ports: int = 1) -> int:
+    """How many callers may be connected to each of so many ports: half of what is left belongs to the states, if there
+    are any."""
     left = open_files - OTHER_FILES
-    return max(CONNECTIONS_MIN, min(wanted, left // 2 if with_states else left))
+    return max(CONNECTIONS_MIN, min(wanted, (left // 2 if with_states else left) // ports))
 
 
 def files_per_state(states: int, open_files: int) -> int:

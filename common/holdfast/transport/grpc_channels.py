@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 import grpc
 import grpc.aio
 
-from holdfast.common.metadata import DETAILS_KEY
+from holdfast.common.metadata import DETAILS_KEY, FRAMES_KEY
 from holdfast.transport.channels import CallFailedError, Metadata
 
 UNUSED_S = 60.0  # a channel that carried nothing for as long may be closed
@@ -32,6 +32,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 _READY = grpc.ChannelConnectivity.READY
 _NO_CONNECTION = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+OnFrames = Callable[[str], None]
+
 # What gRPC itself says, not the server, when a call never left because there is no connection.
 _NEVER_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 
@@ -84,17 +86,21 @@ class GrpcCall:
     says why there is no connection, which a person wants to know.
     """
 
-    __slots__ = ("_call", "_data", "_deadline_s", "_metadata", "_path", "_server", "_stopped", "_was_connected")
+    __slots__ = (
+        "_call", "_data", "_deadline_s", "_metadata", "_on_frames", "_path", "_server", "_stopped", "_was_connected",
+    )  # fmt: skip
 
     def __init__(
         self, server: _Server, path: str, data: bytes, metadata: Metadata | None, timeout_s: float,
-        *, connects_first: bool,
+        *, connects_first: bool, on_frames: OnFrames | None = None,
     ) -> None:  # fmt: skip
+        """`on_frames`: told where the server says that its frames are, nothing if it does not say."""
         self._server = server
         self._path = path
         self._data = data
         self._metadata = metadata
         self._deadline_s = time.monotonic() + timeout_s
+        self._on_frames = on_frames
         self._was_connected = connects_first
         self._call: grpc.aio.UnaryUnaryCall[bytes, bytes] | None = None
         self._stopped: asyncio.Future[None] | None = None  # while it waits for a connection: tells it not to
@@ -118,7 +124,11 @@ class GrpcCall:
         server = self._server
         server.calls_under_way += 1
         try:
-            return await (self._call or await self._send_when_connected())
+            call = self._call or await self._send_when_connected()
+            answer = await call
+            if self._on_frames is not None:
+                await self._tell_of_frames(call)
+            return answer
         except grpc.aio.AioRpcError as status:
             raise self._failure_of(status) from None
         except asyncio.CancelledError:
@@ -151,6 +161,14 @@ class GrpcCall:
         if not self._server.is_connected:
             raise CallFailedError("UNAVAILABLE", "No connection could be made.", was_connected=False)
         return self._send(left_s)
+
+    async def _tell_of_frames(self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]") -> None:
+        told = ""
+        for key, value in await call.trailing_metadata() or ():
+            if key == FRAMES_KEY and isinstance(value, str):
+                told = value
+        if self._on_frames is not None:
+            self._on_frames(told)
 
     def _failure_of(self, status: grpc.aio.AioRpcError) -> CallFailedError:
         details = None
@@ -192,9 +210,18 @@ class GrpcChannels:
     def calls_under_way(self) -> int:
         return sum(server.calls_under_way for server in self._servers.values())
 
-    def call(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> GrpcCall:
+    @property
+    def addresses(self) -> Collection[str]:
+        return self._servers.keys()
+
+    def call(
+        self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float, *,
+        on_frames: OnFrames | None = None,
+    ) -> GrpcCall:  # fmt: skip
         server = self._server(address)
-        return GrpcCall(server, path, data, metadata, timeout_s, connects_first=self._connects_first)
+        return GrpcCall(
+            server, path, data, metadata, timeout_s, connects_first=self._connects_first, on_frames=on_frames
+        )
 
     def is_connected(self, address: str) -> bool:
         return address in self._servers and self._servers[address].is_connected

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -21,6 +22,8 @@ class RouterConfig(MapSettings):
 
     # Where the router lives
     port: Port = Field(7400, description="gRPC port; 0 takes a free one")
+    frames: Literal["on", "off"] = Field("on", description="frames beside gRPC, for callers that know them")
+    frames_port: Port = Field(0, description="port of frames, which callers are told over gRPC; 0 takes a free one")
     ops_port: Port = Field(7480, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
 
@@ -39,7 +42,10 @@ class RouterConfig(MapSettings):
     calls_max: int = Field(10_000, ge=1, le=1_000_000, description="most calls under way that do not wait")
     calls_per_shard_max: int = Field(2000, ge=1, le=1_000_000, description="most calls to one shard that do not wait")
     connections_max: int = Field(
-        16_384, ge=32, le=1_000_000, description="most connections of callers; fewer if few files may be open"
+        16_384,
+        ge=32,
+        le=1_000_000,
+        description="most connections of callers, over gRPC and in frames each; fewer if few files may be open",
     )
     bytes_in_flight_max: int = Field(
         128 * _MIB, ge=64 * _KIB, le=64 * _GIB, description="most bytes of requests under way"
@@ -55,7 +61,7 @@ class RouterConfig(MapSettings):
     )
 
     def contradictions(self) -> list[Contradiction]:
-        found = self.shared_ports("port", "ops_port")
+        found = self.shared_ports("port", "ops_port", "frames_port")
         for low, high in (("calls_per_shard_max", "calls_max"), ("message_bytes_max", "bytes_in_flight_max")):
             if getattr(self, low) > getattr(self, high):
                 found.append((low, "must not exceed", high))

@@ -36,8 +36,8 @@ async def _serve(config: RouterConfig, *, as_json: bool) -> int:
         return refuse("CANNOT_START", f"holdfast router cannot start: {error}", EXIT_FAILED, as_json=as_json)
     _log.info("configured", **config.describe())
     _log.info(
-        "serving", host=config.host, port=router.port, ops_port=router.ops_port, cluster_name=config.cluster_name,
-        etcd_endpoints=config.etcd_endpoints,
+        "serving", host=config.host, port=router.port, frames_port=router.frames_port, ops_port=router.ops_port,
+        cluster_name=config.cluster_name, etcd_endpoints=config.etcd_endpoints,
     )  # fmt: skip
     failure = await router.run()
     if failure is None:

@@ -27,7 +27,7 @@ class Metrics(ServerMetrics):
 
     def __init__(self) -> None:
         super().__init__("holdfast_router", GAUGES, "Refused calls by reason")
-        self._calls = CallMetrics("holdfast_router", self._registry)
+        self.calls = CallMetrics("holdfast_router", self._registry)
 
     def rpc(self, method: str) -> MethodMetrics:
-        return self._calls.of(method)
+        return self.calls.of(method)

@@ -27,6 +27,7 @@ from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import RouterServer
+from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
@@ -35,7 +36,7 @@ from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
 from holdfast.serving.reloading import certificate_gauges
 from holdfast.serving.request_limits import read_bytes_max
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels
 
 GC_THRESHOLDS = (50_000, 20, 50)  # as in brokers: many short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
@@ -63,6 +64,7 @@ class Router:
         self._patience: threading.Timer | None = None  # ends the process if a stop takes too long
         self.metrics = Metrics()
         self.port = 0
+        self.frames_port = 0  # 0: there are no frames
         self.ops_port = 0
 
     async def start(self, *, with_signals: bool = True) -> None:
@@ -78,6 +80,7 @@ class Router:
             self._build(self._etcd or connect(self._config))
             self._background.spawn(self._follower.run(), "map")
             self.port = await self._rpc.start(self._config.host, self._config.port)
+            self.frames_port = self._rpc.frames_port
             await self._ops.start()
             self.ops_port = self._ops.port
             self._started = True
@@ -100,7 +103,9 @@ class Router:
             # The rest of the room is for those who do not wait.
             wait_bytes_max=min(config.wait_bytes_max, config.bytes_in_flight_max // 2),
         )
-        self._channels = GrpcChannels(message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True)
+        self._channels = NegotiatedChannels(
+            message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True, caller="router"
+        )
         self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission)
         self._releases = Releases(self._forwarder)
         self._node_calls = NodeCalls()
@@ -122,14 +127,19 @@ class Router:
         )
         self._routed_by = follower.map
         follower.on_change.append(self._map_changed)
+        ports = 1 if config.frames == "off" else 2
+        connections_max = connections_allowed(
+            config.connections_max, allow_many_files(), with_states=False, ports=ports
+        )
         limits = ServerLimits(
             message_bytes_max=min(read_bytes_max(config.batch_bytes_max), config.message_bytes_max),
             bytes_max=config.bytes_in_flight_max,
             calls_max=config.calls_max + config.waits_max + CALLS_SPARE,
-            connections_max=connections_allowed(config.connections_max, allow_many_files(), with_states=False),
+            connections_max=connections_max,
         )
         self._rpc = RouterServer(
-            self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness
+            self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
+            frames_at=self._frames_at(),
         )  # fmt: skip
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)
@@ -175,6 +185,16 @@ class Router:
         await self._background.stop()
         if self._etcd is not None:
             await self._etcd.close()
+
+    def _frames_at(self) -> FramesAt | None:
+        """All routers of a cluster answer alike, and stand behind one address."""
+        if self._config.frames == "off":
+            return None
+        return FramesAt(self._config.frames_port, self._name)
+
+    def _name(self) -> str:
+        cluster = self._follower.map.cluster
+        return f"router of {cluster.cluster_id if cluster is not None else self._config.cluster_name}"
 
     def _map_changed(self, table: PartitionMap) -> None:
         """Workers that wait for tasks of a queue that was spread or pinned wait at its new shards from now on, and what
@@ -238,6 +258,7 @@ class Router:
             pass
 
     def _read_gauges(self) -> dict[str, float]:
+        self.metrics.calls.show_frames(self._rpc.frame_connections, self._rpc.frame_calls)
         table = self._follower.map
         return {
             "calls_under_way": self._admission.working.calls,

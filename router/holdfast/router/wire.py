@@ -3,18 +3,20 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.common.metadata import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY
 from holdfast.router.callers import Caller, number_of
 from holdfast.router.failures import Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
-from holdfast.serving.grpc_server import Answer, GrpcServer, Served, ServerLimits
+from holdfast.serving.call_server import CallServer, FramesAt
+from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, internal_error
 from holdfast.serving.request_limits import request_limit
+from holdfast.serving.served import Answer, CallContext, Served
 from holdfast.transport.channels import CallFailedError
 
 _log = get_logger(__name__)
@@ -31,7 +33,7 @@ class CallHandler(Protocol):
 
 
 class RouterServer:
-    """Serves the wire API, health checking and reflection on one port."""
+    """Serves the wire API, over gRPC and over frames."""
 
     def __init__(
         self,
@@ -41,12 +43,13 @@ class RouterServer:
         *,
         batch_bytes_max: int,
         readiness: Callable[[], tuple[bool, str]],
+        frames_at: FramesAt | None = None,
     ) -> None:
         """`batch_bytes_max`: what brokers take. Here it counts for the whole call: whether that is too large must not
         depend on the shards of its items."""
         self._handler = handler
         self._metrics = metrics
-        self._server = GrpcServer(limits, readiness, self._refuse)
+        self._server = CallServer(limits, readiness, self._refuse, frames_at)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
             limit = request_limit(method.name, method.request, large_bytes_max=batch_bytes_max)
@@ -59,6 +62,19 @@ class RouterServer:
     def intake(self) -> Intake:
         return self._server.intake
 
+    @property
+    def frames_port(self) -> int:
+        """0: there are no frames."""
+        return self._server.frames_port
+
+    @property
+    def frame_connections(self) -> int:
+        return self._server.frame_connections
+
+    @property
+    def frame_calls(self) -> int:
+        return self._server.frame_calls
+
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
         return await self._server.start(host, port)
@@ -70,7 +86,7 @@ class RouterServer:
     async def stop(self, grace_seconds: float) -> None:
         await self._server.stop(grace_seconds)
 
-    def _begin(self, method: Method, context: Any) -> Answer:
+    def _begin(self, method: Method, context: CallContext) -> Answer:
         self._handler.check(method)
         caller = _caller_of(context)
         return lambda data: self._handler.handle(method, data, caller)
@@ -81,7 +97,7 @@ class RouterServer:
         return status_of_failure(failure)
 
 
-def _caller_of(context: Any) -> Caller:
+def _caller_of(context: CallContext) -> Caller:
     shard, attempt, is_first = None, 1, False
     for key, value in context.invocation_metadata() or ():
         if key == SHARD_KEY:

@@ -302,8 +302,8 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
 )  # fmt: skip
 
 
-def make_app(address: str | None = None) -> Holdfast:
-    made = Holdfast(address)
+def make_app(address: str | None = None, transport: str | None = None) -> Holdfast:
+    made = Holdfast(address, transport=transport)
     for function in FUNCTIONS:
         made.task(lease=float(os.environ.get(LEASE_S, "1")))(function)
     return made

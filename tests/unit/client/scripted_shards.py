@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from holdfast.common.metadata import FRAMES_KEY
 from holdfast.machine.ids import format_task_id, make_task_id
 from holdfast.proto.v1 import cluster_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -26,7 +27,8 @@ class MetadataServer(ScriptedServer):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
         metadata = handler_call_details.invocation_metadata or ()
-        own = {key: str(value) for key, value in metadata if key.startswith("holdfast-")}
+        about = {key: str(value) for key, value in metadata if key.startswith("holdfast-")}
+        own = {key: value for key, value in about.items() if key != FRAMES_KEY}  # that asks about the server
         self.metadata[handler_call_details.method.rpartition("/")[2]].append(own)
         return super().service(handler_call_details)
 

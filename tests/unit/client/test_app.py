@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import AsyncTask, Holdfast, InvalidAddress, InvalidArgument, Task, Worker, _options
+from holdfast.client import (
+    AsyncClient,
+    AsyncTask,
+    Client,
+    Holdfast,
+    InvalidAddress,
+    InvalidArgument,
+    Task,
+    Worker,
+    _options,
+)
 from holdfast.client._options import Retry
 from holdfast.client.models import RetryPolicy, RetryShape, UniqueScope
 
@@ -291,6 +301,24 @@ def test_the_address_comes_from_the_environment_unless_given(monkeypatch: pytest
     assert Holdfast().address == "localhost:7400"
     with pytest.raises(InvalidAddress):
         Holdfast("no port")
+
+
+def test_the_transport_comes_from_the_environment_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Holdfast().transport == "auto"
+    monkeypatch.setenv("HOLDFAST_TRANSPORT", "grpc")
+    assert Holdfast().transport == "grpc"
+    assert Holdfast(transport="auto").transport == "auto"
+    for make in (Holdfast, AsyncClient, Client):
+        with pytest.raises(
+            InvalidArgument, match="Expected transport to be one of auto, grpc, but got 'udp'."
+        ) as caught:
+            make("localhost:1", transport="udp")
+        assert caught.value.field == "transport"
+    app = Holdfast()
+    app.task(name="t")(lambda: None)
+    assert Worker(app)._transport == "grpc"
+    with pytest.raises(InvalidArgument, match="'udp'"):
+        Worker(app, transport="udp")
 
 
 @pytest.mark.parametrize(

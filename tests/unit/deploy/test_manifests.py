@@ -145,7 +145,7 @@ MISTAKES = {
     "liveness_by_readiness": Mistake(ROUTER, "BOX livenessProbe httpGet path", "/readyz",
         "container router: Expected livenessProbe to ask for /livez, but it asks for /readyz."),
     "broken_probe_port": Mistake(BROKER, "BOX readinessProbe httpGet port", 9999,
-        "Expected readinessProbe to use one of the ports grpc, peers, ops, but got 9999."),
+        "Expected readinessProbe to use one of the ports grpc, peers, ops, frames, but got 9999."),
     "no_probe": Mistake(REBALANCER, "BOX startupProbe", GONE,
         "container rebalancer: Expected a startupProbe, but there is none."),
     "patient_probe": Mistake(BROKER, "BOX livenessProbe terminationGracePeriodSeconds", GONE,
@@ -300,13 +300,13 @@ ANYBODY = "anybody"
 CLIENTS = "clients"
 PROMETHEUS = "namespace monitoring"
 SERVERS_TO_BROKERS = {
-    (who, "broker", 7401) for who in ("broker", "router", "rebalancer", "cluster-init")
+    (who, "broker", port) for who in ("broker", "router", "rebalancer", "cluster-init") for port in (7401, 7404)
 }  # fmt: skip
-INSIDE = {*SERVERS_TO_BROKERS, ("broker", "broker", 7402), (CLIENTS, "router", 7400)}
+INSIDE = {*SERVERS_TO_BROKERS, ("broker", "broker", 7402), *((CLIENTS, "router", port) for port in (7400, 7405))}
 SCRAPED = {(PROMETHEUS, "broker", 7403), (PROMETHEUS, "router", 7480), (PROMETHEUS, "rebalancer", 7482)}
 TO_ETCD = {(who, ANYBODY, 2379) for who in ("broker", "router", "rebalancer")}
 TO_KUBERNETES = {("broker", ANYBODY, port) for port in (443, 6443)}
-BACKED_UP = {("backup", "router", 7400)}
+BACKED_UP = {("backup", "router", 7400), ("backup", "router", 7405)}
 WAYS: dict[str, set[Way]] = {
     "dev": {
         *INSIDE,
@@ -399,7 +399,7 @@ def test_a_backup_reaches_routers_names_and_its_storage_only(overlay: str, elsew
             for one in manifests.selected(peer["podSelector"]):
                 inside.setdefault(one.name, set()).update(ports)
         outside |= ports if "to" not in rule else set()
-    assert inside == {"holdfast-router": {7400}}
+    assert inside == {"holdfast-router": {7400, 7405}}
     assert outside == elsewhere
     [letting_in] = [item for item in manifests.of("NetworkPolicy") if item.name == "holdfast-clients-to-routers"]
     assert letting_in.spec["ingress"][0]["from"][0]["podSelector"]["matchLabels"].items() <= backup.labels.items()
@@ -452,4 +452,4 @@ def test_a_restore_reaches_brokers_names_and_its_storage_only(
     manifests = load(render_folder(k8s / "restoring"))
     assert findings(manifests) == []
     ways = {way[1:] for way in ways_out(manifests) if way[0] == "cluster-init"}
-    assert ways == {("broker", 7401), (ANYBODY, 53), *((ANYBODY, port) for port in elsewhere)}
+    assert ways == {("broker", 7401), ("broker", 7404), (ANYBODY, 53), *((ANYBODY, port) for port in elsewhere)}

@@ -11,7 +11,13 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 OURS = [str(REPO / root) for root in ("proto", "common", "client", "router", "broker")]
 # What the client library needs beside itself: by root, the package.
-SHARED = (("common", "common"), ("common", "routing"), ("common", "transport"), ("proto", "proto"))
+SHARED = (
+    ("common", "common"),
+    ("common", "frames"),
+    ("common", "routing"),
+    ("common", "transport"),
+    ("proto", "proto"),
+)
 COMMAND = "import sys; from holdfast_queue.command import main; sys.exit(main())"
 
 

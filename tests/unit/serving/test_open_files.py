@@ -62,3 +62,4 @@ def test_connections_leave_descriptors_for_what_is_on_disk(open_files: int) -> N
 def test_a_router_uses_what_a_broker_keeps_for_its_states() -> None:
     assert connections_allowed(16_384, 20_000, with_states=False) == 16_384
     assert connections_allowed(16_384, 20_000, with_states=True) == 9872
+    assert connections_allowed(16_384, 20_000, with_states=True, ports=2) == 4936

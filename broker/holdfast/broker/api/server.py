@@ -16,7 +16,8 @@ from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import schedules_pb2 as schedules_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.grpc_server import Answer, GrpcServer, Served, ServerLimits
+from holdfast.serving.call_server import CallServer, FramesAt
+from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import (
@@ -28,6 +29,7 @@ from holdfast.serving.refusals import (
     outcome_unknown,
 )
 from holdfast.serving.request_limits import parse, request_limit
+from holdfast.serving.served import Answer, Served
 from holdfast.serving.statuses import status_of
 from holdfast.storage.rocksdb import StateDamagedError
 
@@ -42,7 +44,7 @@ _Handler = Callable[[Any], Awaitable[Message]]
 
 
 class RpcServer:
-    """Serves the wire API, health checking and reflection on one port."""
+    """Serves the wire API, over gRPC and over frames."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class RpcServer:
         readiness: Callable[[], tuple[bool, str]],
         default_shard: Callable[[], int] = lambda: 0,
         on_damage: Callable[[Exception], None] = lambda _error: None,
+        frames_at: FramesAt | None = None,
     ) -> None:
         self._on_damage = on_damage
         self._find_service = find_service  # of a shard's number
@@ -65,7 +68,7 @@ class RpcServer:
         self._batch_bytes_max = batch_bytes_max
         self._payload_bytes_max = payload_bytes_max
         self._metrics = metrics
-        self._server = GrpcServer(limits, readiness, self._refuse)
+        self._server = CallServer(limits, readiness, self._refuse, frames_at)
         # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
         served: list[tuple[Any, object | None]] = [
             (pb, None),
@@ -83,6 +86,19 @@ class RpcServer:
     @property
     def intake(self) -> Intake:
         return self._server.intake
+
+    @property
+    def frames_port(self) -> int:
+        """0: there are no frames."""
+        return self._server.frames_port
+
+    @property
+    def frame_connections(self) -> int:
+        return self._server.frame_connections
+
+    @property
+    def frame_calls(self) -> int:
+        return self._server.frame_calls
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""

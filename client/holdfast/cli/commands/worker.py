@@ -79,6 +79,15 @@ _OpsHost = Annotated[
         help="The address of that port; 0.0.0.0 for probes from elsewhere.",
     ),
 ]
+_Transport = Annotated[
+    str | None,
+    typer.Option(
+        "--transport",
+        metavar="auto|grpc",
+        help="How calls travel: in frames where the server has them, or always over gRPC.",
+        show_default="the app's",
+    ),
+]
 _Tracebacks = Annotated[
     bool,
     typer.Option(
@@ -99,6 +108,7 @@ def worker(
     grace_s: _Grace = GRACE_S,
     name: _Name = "",
     address: _AppAddress = None,
+    transport: _Transport = None,
     ops_port: _OpsPort = None,
     ops_host: _OpsHost = "127.0.0.1",
     tracebacks: _Tracebacks = True,
@@ -124,6 +134,7 @@ def worker(
         grace_s=grace_s,
         name=name,
         address=address,
+        transport=transport,
         ops_host=ops_host,
         ops_port=ops_port,
         log_tracebacks=tracebacks,

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.client._fitting import whole
 from holdfast.client._leaders import check_address
-from holdfast.client._options import limit_s
+from holdfast.client._options import checked_transport, limit_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import Holdfast
 from holdfast.client.worker.ops import OpsServer
@@ -39,7 +39,7 @@ class Worker:
     When it is told to stop it claims nothing more and lets handlers finish; what is not finished when four fifths of
     the `grace` period have passed is interrupted and given back without spending an attempt.
 
-    `address` and `direct` are those of the app unless given.
+    `address`, `direct` and `transport` are those of the app unless given.
 
     With `ops_port` it shows /livez, /readyz and /metrics over HTTP on `ops_host`; 0 takes a free port. Failed attempts
     are logged with their tracebacks, whose last line is the text of the exception; without `log_tracebacks` only with
@@ -56,6 +56,7 @@ class Worker:
         grace: float = 25.0,
         address: str | None = None,
         direct: bool | None = None,
+        transport: str | None = None,
         ops_port: int | None = None,
         ops_host: str = "127.0.0.1",
         log_tracebacks: bool = True,
@@ -85,6 +86,7 @@ class Worker:
         )
         self._ops_host, self._ops_port = ops_host, ops_port
         self._direct = app.direct if direct is None else direct
+        self._transport = checked_transport(app.transport if transport is None else transport)
         self._stop = StopRequest()
 
     @property
@@ -112,7 +114,8 @@ class Worker:
     async def serve(self) -> WorkerReport:
         """The same as a coroutine, without looking at signals. Cancelling it ends it at once: leases then run out."""
         self._stop.attach(asyncio.get_running_loop())
-        async with AsyncClient(self._settings.address, retry=False, direct=self._direct) as client:
+        settings, direct, transport = self._settings, self._direct, self._transport
+        async with AsyncClient(settings.address, retry=False, direct=direct, transport=transport) as client:
             session = Session(self._settings, client, self._stop)
             async with self._shown(session):
                 return await session.run()

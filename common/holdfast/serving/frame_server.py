@@ -1,0 +1,459 @@
+"""A server of frames: the same calls as over gRPC, with the same bounds and refusals, for a tenth of the work.
+
+A connection has many calls under way. What is written in one iteration of the event loop leaves together. Requests are
+let in by their size while they arrive: what there is no room for is passed over as it comes, and refused.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from google.rpc import code_pb2
+
+from holdfast.common.service import Service
+from holdfast.frames import codec
+from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader
+from holdfast.frames.hello import CALLS_MAX, WINDOW_BYTES, read_hello, welcome, why_not_welcome
+from holdfast.frames.metadata import Metadata, decode_metadata
+from holdfast.serving.grpc_server import HANDSHAKE_SECONDS, IDLE_SECONDS, ServerLimits
+from holdfast.serving.intake import Intake
+from holdfast.serving.logs import get_logger
+from holdfast.serving.ports import PortError
+from holdfast.serving.refusals import BATCH_TOO_LARGE, RefusedError, forget_frames, overloaded, shutting_down
+from holdfast.serving.served import Answer, Refuse, Served
+
+POLL_SECONDS = 2.0
+SILENT_SECONDS = 20.0  # of a caller that waits for answers, before it is asked whether it is there
+GONE_SECONDS = 30.0  # of one that says nothing to that either
+RECEIVING_SECONDS_MAX = 60.0  # of one frame
+SLOW_SECONDS = 5.0  # likewise, while there is no room for more that is slow
+UNREAD_SECONDS_MAX = 60.0  # of answers that the caller does not read
+LEAVING_SECONDS = 1.0  # so long callers without calls under way have to leave a server that stops
+WRITE_BYTES_MAX = 1024 * 1024  # that a caller has not read: nothing more is taken from it until it reads
+UNREAD_BYTES_MAX = 64 * 1024 * 1024  # answers that were under way by then: beyond it the connection ends
+CALLS_AT_ONCE = 256  # of one connection in one iteration of the loop: others have theirs between them
+BACKLOG = 1024
+_CODES = dict(code_pb2.Code.items())
+_INVALID = _CODES["INVALID_ARGUMENT"]
+_UNKNOWN_METHOD = _CODES["UNIMPLEMENTED"]
+
+_log = get_logger(__name__)
+
+
+class FrameServer:
+    """Serves what is added to it on a port of its own."""
+
+    def __init__(self, limits: ServerLimits, intake: Intake, refuse: Refuse, name: Callable[[], str]) -> None:
+        """`intake`: the room for requests, which all transports of a server share. `name`: who the server is."""
+        self.limits = limits
+        self.intake = intake
+        self.refuse = refuse
+        self.name = name
+        self.paths: list[str] = []
+        self.methods: list[Served] = []
+        self.is_stopping = False
+        self.port = 0  # 0: it does not listen
+        self.connections: set[_Connection] = set()
+        self.calls: set[_Call] = set()  # under way, also those that nobody waits for any more
+        self.calls_begun = 0  # since the start
+        self._has_ended = asyncio.Event()  # a call, or a connection
+        self._listener: asyncio.Server | None = None
+        self._background = Service(self._watch)
+
+    def add(self, service: str, methods: Mapping[str, Served]) -> None:
+        for name, served in methods.items():
+            self.paths.append(f"/{service}/{name}")
+            self.methods.append(served)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which is chosen by the system if `port` is 0."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(lambda: _Connection(self), host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise PortError(
+                f"Expected to listen for frames on {host}:{port}, but it cannot be had: {error.strerror or error}. "
+                "Choose another frames_port; 0 takes a free one."
+            ) from error
+        self._background.start()
+        self.port = int(self._listener.sockets[0].getsockname()[1])
+        return self.port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """No new calls; those under way may end until then. Callers leave by themselves once they have their answers:
+        one that is ended here cannot know whether the call that it was just sending has arrived."""
+        self.is_stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self.connections):
+            connection.say_goodbye()
+        ends_s = time.monotonic() + grace_seconds
+        await self._wait(lambda: not self.calls, grace_seconds)
+        left_s = max(0.0, ends_s - time.monotonic())
+        await self._wait(lambda: not self.connections, min(LEAVING_SECONDS, left_s))
+        for connection in list(self.connections):
+            connection.close()
+        await self._background.stop()
+
+    def ended(self, call: "_Call") -> None:
+        self.calls.discard(call)
+        self.intake.leave(call.size)
+        self._has_ended.set()
+
+    def left(self, connection: "_Connection") -> None:
+        self.connections.discard(connection)
+        self._has_ended.set()
+
+    async def _wait(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not is_so():
+                    self._has_ended.clear()
+                    await self._has_ended.wait()
+        except TimeoutError:
+            pass
+
+    async def _watch(self) -> None:
+        """Ends connections that say nothing when they should, and calls whose callers should have ended them."""
+        polled_s = time.monotonic()
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            last_s, polled_s = polled_s, time.monotonic()
+            if polled_s - last_s > 2 * POLL_SECONDS:
+                continue  # this process stood still: what they said meanwhile has not been read yet
+            for connection in list(self.connections):
+                connection.poll(polled_s)
+
+
+class _Call:
+    """A call under way, as those who answer it see it."""
+
+    __slots__ = (
+        "_connection", "_deadline_s", "_has_begun", "_is_done", "_metadata", "_started_s", "number", "served", "size",
+        "task",
+    )  # fmt: skip
+
+    def __init__(self, connection: "_Connection", frame: Frame, served: Served) -> None:
+        self._connection = connection
+        self._metadata: Metadata = decode_metadata(frame.metadata)
+        self._started_s = time.monotonic()
+        self._deadline_s = self._started_s + frame.timeout_ms / 1000 if frame.timeout_ms else None
+        self._has_begun = False
+        self._is_done = False
+        self.number = frame.call
+        self.served = served
+        self.size = len(frame.body or b"")
+        self.task: asyncio.Task[None] | None = None
+
+    def invocation_metadata(self) -> Metadata:
+        return self._metadata
+
+    def time_remaining(self) -> float | None:
+        return None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def is_overdue(self, now_s: float) -> bool:
+        return self._deadline_s is not None and now_s > self._deadline_s
+
+    def cancel(self) -> None:
+        """The caller waits no longer."""
+        self._is_done = True
+        if self._has_begun and self.task is not None:  # a task that is cancelled before it begins never runs at all
+            self.task.cancel()
+
+    async def run(self, answer: Answer, data: bytes) -> None:
+        self._has_begun = True
+        code = "OK"
+        try:
+            if self._is_done:
+                code = "CANCELLED"
+                return
+            answered = answer(data)
+            del data  # what is made of it is enough to keep
+            self._connection.answer(self, await answered)
+        except asyncio.CancelledError:
+            code = "CANCELLED"
+            self._connection.end_untold(self)
+        except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
+            code = self._connection.refuse(self, error)
+        finally:
+            self.end(code)
+
+    def end(self, code: str) -> None:
+        self._is_done = True
+        self._connection.ended(self)
+        self.served.observed.observe(code, time.monotonic() - self._started_s)
+
+
+class _Connection(asyncio.Protocol):
+    """One caller."""
+
+    def __init__(self, server: FrameServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        # Until it has said hello, little is read of it.
+        self._reader = FrameReader(codec.HELLO_BYTES_MAX, server.intake)
+        self._frames: deque[Frame] = deque()  # that came with others, and are for the next iterations of the loop
+        self._calls: dict[int, _Call] = {}  # that the caller waits for
+        self._unanswered_bytes = 0  # of these
+        self._has_said_hello = False
+        self._has_ended = False
+        self._outgoing: list[bytes] = []
+        self._heard_s = self._began_s = time.monotonic()
+        self._receiving_since_s: float | None = None  # a frame that is not complete
+        self._unread_since_s: float | None = None  # more answers than it should have left unread
+        self._leaving_since_s: float | None = None
+        self._was_pinged = False
+
+    # --- the transport ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._server.connections) >= self._server.limits.connections_max or self._server.is_stopping:
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        self._server.connections.add(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport = None
+        self._server.left(self)
+        self._reader.drop()
+        self._frames.clear()
+        self._cancel_all()
+
+    def pause_writing(self) -> None:
+        self._unread_since_s = time.monotonic()
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self._unread_since_s = None
+        self._heard_s = time.monotonic()  # so far nobody listened
+        self._read_or_not()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = time.monotonic()
+        self._was_pinged = False
+        try:
+            frames = self._reader.feed(data)
+        except BrokenFrameError as error:
+            self._end(f"Expected a frame, but got {error}.")
+            return
+        if self._reader.is_between:
+            self._receiving_since_s = None
+        elif frames or self._receiving_since_s is None:
+            self._receiving_since_s = self._heard_s
+        self._frames.extend(frames)
+        if frames:
+            self._take_some()
+
+    def _take_some(self) -> None:
+        """A connection that sent very many calls at once does not keep the others waiting for all of them."""
+        frames = self._frames
+        try:
+            for _ in range(min(CALLS_AT_ONCE, len(frames))):
+                self._take(frames.popleft())
+                if self._has_ended:
+                    return
+        except BrokenFrameError as error:
+            self._end(f"Expected a frame, but got {error}.")
+            return
+        if frames:
+            self._loop.call_soon(self._take_some)
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Nothing is read from who does not read, or has sent more than was taken yet."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._frames or self._unread_since_s is not None:
+            transport.pause_reading()
+        elif not transport.is_reading():
+            transport.resume_reading()
+
+    # --- what comes ---------------------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == codec.CALL and self._has_said_hello:
+            self._begin(frame)
+        elif frame.kind == codec.CANCEL and self._has_said_hello:
+            call = self._forget(frame.call)
+            if call is not None:
+                call.cancel()
+        elif frame.kind == codec.HELLO and not self._has_said_hello:
+            self._greet(frame.body)
+        elif frame.kind == codec.PING and self._has_said_hello and len(frame.body or b"") <= codec.PING_BYTES_MAX:
+            self._send(codec.encode(codec.PONG, frame.call, frame.body or b""))
+        elif frame.kind != codec.PONG or not self._has_said_hello:
+            raise BrokenFrameError(f"kind {frame.kind} at this moment")
+
+    def _greet(self, body: bytes | None) -> None:
+        if body is None:
+            raise BrokenFrameError("a hello that is too long")
+        greeting = read_hello(body)
+        server = self._server
+        reason = why_not_welcome(greeting, server.name())
+        if reason:
+            self._end(reason)
+            return
+        self._has_said_hello = True
+        bytes_max = server.limits.message_bytes_max
+        self._reader.raise_limit(bytes_max + codec.FRAME_SPARE_BYTES)
+        self._send(welcome(greeting, server.name(), server.paths, bytes_max))
+
+    def _begin(self, frame: Frame) -> None:
+        server = self._server
+        if frame.method >= len(server.methods):
+            self._send(codec.encode_refusal(frame.call, _UNKNOWN_METHOD, "Expected a method of the welcome."))
+            return
+        size = len(frame.body or b"")
+        if frame.call in self._calls:
+            raise BrokenFrameError(f"call {frame.call}, which is under way already")
+        if len(self._calls) >= CALLS_MAX or (self._calls and self._unanswered_bytes + size > WINDOW_BYTES):
+            raise BrokenFrameError("more calls, or bytes of them, than the welcome allows")
+        call = _Call(self, frame, server.methods[frame.method])
+        self._calls[frame.call] = call
+        self._unanswered_bytes += size
+        server.calls.add(call)
+        server.calls_begun += 1
+        server.intake.enter(size)
+        try:
+            answer, data = self._let_in(call, frame)
+        except Exception as error:  # noqa: BLE001 - as in `run`
+            call.end(self.refuse(call, error))
+            return
+        call.task = self._loop.create_task(call.run(answer, data))
+
+    def _let_in(self, call: _Call, frame: Frame) -> tuple[Answer, bytes]:
+        """What answers the call, and its request; raises what refuses it: in the order in which gRPC's server asks."""
+        server, served = self._server, call.served
+        if server.is_stopping:
+            raise shutting_down()
+        if len(server.calls) > server.limits.calls_max:
+            raise overloaded("calls under way", server.limits.calls_max)
+        answer = served.begin(call)
+        if frame.body is None:
+            raise _too_large(served) if frame.was_too_large else server.intake.refusal(brings_tasks=served.brings_tasks)
+        server.intake.check(brings_tasks=served.brings_tasks, own_bytes=call.size)
+        served.limit.check(frame.body)
+        return answer, frame.body
+
+    # --- what leaves --------------------------------------------------------------------------------------------
+
+    def answer(self, call: _Call, response: bytes) -> None:
+        if self._transport is not None and not call.done():
+            self._send(codec.encode_answer(call.number, len(response)))
+            self._send(response)
+
+    def refuse(self, call: _Call, error: Exception) -> str:
+        """Ends a call with what is wrong with it; returns its code."""
+        code, message, details = self._server.refuse(call.served.name, error)
+        forget_frames(error)
+        if self._transport is not None and not call.done():
+            self._send(codec.encode_refusal(call.number, _CODES[code], message, details or b""))
+        return code
+
+    def end_untold(self, call: _Call) -> None:
+        """Of a call that was ended, and not by its caller: it would wait for ever."""
+        if self._transport is not None and not call.done():
+            self._send(codec.encode_refusal(call.number, _CODES["CANCELLED"], "The server has ended the call."))
+
+    def ended(self, call: _Call) -> None:
+        if self._calls.get(call.number) is call:
+            self._forget(call.number)
+        self._server.ended(call)
+
+    def _forget(self, number: int) -> _Call | None:
+        """The caller does not wait for this call any more, and has its part of the window back."""
+        call = self._calls.pop(number, None)
+        if call is not None:
+            self._unanswered_bytes -= call.size
+        return call
+
+    def _send(self, data: bytes) -> None:
+        """With all else that is sent in this iteration of the loop."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(data)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is None or not outgoing:
+            return
+        self._transport.writelines(outgoing)
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self._transport.abort()
+
+    # --- its end ------------------------------------------------------------------------------------------------
+
+    def say_goodbye(self) -> None:
+        """Whoever hears it sends nothing more here, and goes when it has its answers."""
+        self._leaving_since_s = time.monotonic()
+        if self._has_said_hello and self._transport is not None:
+            self._send(codec.encode(codec.GOODBYE, 0))
+
+    def close(self) -> None:
+        """Ends what is under way, and the connection when all that was said has left."""
+        self._has_ended = True
+        self._cancel_all()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _cancel_all(self) -> None:
+        for number in list(self._calls):
+            call = self._forget(number)
+            assert call is not None
+            call.cancel()
+
+    def poll(self, now_s: float) -> None:
+        """It is looked at every few seconds."""
+        silent_s = now_s - self._heard_s
+        if self._transport is None:
+            return
+        if self._is_gone(now_s, silent_s):
+            self._transport.abort()
+            return
+        for call in [call for call in self._calls.values() if call.is_overdue(now_s)]:
+            self._send(codec.encode_refusal(call.number, _CODES["DEADLINE_EXCEEDED"], "The call took too long."))
+            self._forget(call.number)
+            call.cancel()
+        if silent_s > IDLE_SECONDS and not self._calls and self._leaving_since_s is None:
+            self.say_goodbye()
+        elif silent_s > SILENT_SECONDS and self._calls and not self._was_pinged and self._unread_since_s is None:
+            self._was_pinged = True
+            self._send(codec.encode(codec.PING, 0))
+
+    def _is_gone(self, now_s: float, silent_s: float) -> bool:
+        def is_longer(since_s: float | None, than_s: float) -> bool:
+            return since_s is not None and now_s - since_s > than_s
+
+        is_crowded = self._server.intake.is_crowded
+        return (
+            (not self._has_said_hello and now_s - self._began_s > HANDSHAKE_SECONDS)
+            or is_longer(self._receiving_since_s, SLOW_SECONDS if is_crowded else RECEIVING_SECONDS_MAX)
+            or is_longer(self._unread_since_s, UNREAD_SECONDS_MAX)
+            or (self._was_pinged and silent_s > GONE_SECONDS and self._unread_since_s is None)
+            or (is_longer(self._leaving_since_s, GONE_SECONDS) and not self._calls)
+        )
+
+    def _end(self, reason: str) -> None:
+        """The caller's program is wrong: nothing that it says can be understood any more."""
+        _log.info("frames_refused", reason=reason)  # a stranger chooses how often
+        if self._transport is not None:
+            self._send(codec.encode_refusal(0, _INVALID, reason, kind=codec.END))
+        self._frames.clear()
+        self.close()
+
+
+def _too_large(served: Served) -> RefusedError:
+    limit = served.limit.bytes_max
+    return RefusedError(
+        BATCH_TOO_LARGE, f"Expected a call of at most {limit} bytes, but got more.", "request", str(limit)
+    )

@@ -1,0 +1,367 @@
+"""`channels` over frames: a connection to one server that is there, and calls over it. The only file that sends frames
+for routers and clients.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from google.rpc import code_pb2
+
+from holdfast.frames import codec
+from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader, decode_refusal
+from holdfast.frames.hello import hello, read_welcome
+from holdfast.frames.metadata import encode_metadata
+from holdfast.transport.channels import CallFailedError, Metadata
+
+HANDSHAKE_SECONDS = 5.0
+ANSWER_SECONDS = 10.0  # to a ping
+_CODES = {number: name for name, number in code_pb2.Code.items()}
+_LOST = "The connection was lost."
+_CLOSED = "The connection was closed."
+_LEAVING = "The server takes no more calls over this connection."
+WRITE_BYTES_MAX = 4 * 1024 * 1024  # that the server has not read: nothing more is sent until it reads
+
+
+class NoFramesError(Exception):
+    """There is no connection of frames to be had at an address."""
+
+
+class AllRoom:
+    """A caller takes whatever it asked for; how much that may be is bounded by what it asks for at a time."""
+
+    def take(self, _size: int) -> bool:
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Nothing is counted."""
+
+
+class FrameCall:
+    """A call under way."""
+
+    __slots__ = ("_link", "_timer", "answered", "number", "size")
+
+    def __init__(self, link: "FrameLink", size: int, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._link = link
+        self._timer = loop.call_later(max(0.0, timeout_s), self._expire)
+        self.answered: asyncio.Future[bytes] = loop.create_future()
+        self.number = 0  # once it is sent
+        self.size = size
+
+    @property
+    def is_unsent(self) -> bool:
+        """It waits for room in the window of the connection."""
+        return not self.number
+
+    def cancel(self) -> object:
+        return self._give_up(CallFailedError("CANCELLED", "It was silent.", was_given_up=True))
+
+    async def answer(self) -> bytes:
+        try:
+            return await self.answered
+        finally:
+            if self.answered.cancelled():  # with the task that waits for it
+                self._timer.cancel()
+                self._link.give_up(self)
+
+    def end(self, result: bytes | CallFailedError) -> None:
+        self._timer.cancel()
+        if self.answered.done():
+            return
+        if isinstance(result, CallFailedError):
+            self.answered.set_exception(result)
+            self.answered.exception()  # nobody may wait for it any more
+        else:
+            self.answered.set_result(result)
+
+    def _expire(self) -> None:
+        self._give_up(CallFailedError("DEADLINE_EXCEEDED", "There was no answer in time."))
+
+    def _give_up(self, failure: CallFailedError) -> bool:
+        if self.answered.done():
+            return False
+        failure.was_connected = not self.is_unsent
+        self._link.give_up(self)
+        self.end(failure)
+        return True
+
+
+class _Request(NamedTuple):
+    """A call that waits for room."""
+
+    method: int
+    data: bytes
+    metadata: Metadata | None
+    ends_s: float
+
+
+class FrameLink(asyncio.Protocol):
+    """A connection to one server."""
+
+    def __init__(self, expects: str, caller: str, message_bytes_max: int, keepalive_s: float) -> None:
+        """`expects`: who the server must be."""
+        self._expects = expects
+        self._caller = caller
+        self._message_bytes_max = message_bytes_max
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(message_bytes_max + codec.FRAME_SPARE_BYTES, AllRoom())
+        self._methods: dict[str, int] = {}
+        self._calls: dict[int, FrameCall] = {}  # that were sent
+        self._queue: dict[FrameCall, _Request] = {}  # behind a full window, the oldest first
+        self._window_bytes = self._calls_max = 0
+        self._unanswered_bytes = 0
+        self._number = 0
+        self._outgoing: list[bytes] = []
+        self._is_paused = False  # the server does not read
+        self.used_s = self.opened_s = time.monotonic()
+        self._asked_s: float | None = None  # the first that was sent since the server was heard
+        self._unheard_polls = 0  # since then
+        self._watch: asyncio.TimerHandle | None = None
+        self._welcomed: asyncio.Future[None] = self._loop.create_future()
+        self.is_open = False  # takes new calls
+        self.ended_s: float | None = None
+
+    @property
+    def calls_under_way(self) -> int:
+        return len(self._calls) + len(self._queue)
+
+    def takes(self, path: str) -> bool:
+        return self.is_open and path in self._methods
+
+    def call(self, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> FrameCall:
+        call = FrameCall(self, len(data), timeout_s)
+        request = _Request(self._methods[path], data, metadata, time.monotonic() + timeout_s)
+        if len(data) > self._message_bytes_max:
+            too_large = f"Sent message larger than max ({len(data)} vs. {self._message_bytes_max})"
+            call.end(CallFailedError("RESOURCE_EXHAUSTED", too_large))
+        elif self._queue or not self._has_room(call):
+            self._queue[call] = request
+        else:
+            self._send_call(call, request)
+        return call
+
+    def give_up(self, call: FrameCall) -> None:
+        """Nobody waits for its answer any more."""
+        if call.is_unsent:
+            self._queue.pop(call, None)
+        elif self._calls.pop(call.number, None) is not None:
+            self._unanswered_bytes -= call.size
+            self._send(codec.encode(codec.CANCEL, call.number))
+            self._send_queued()
+        self._leave_if_done()
+
+    def close(self) -> None:
+        self._lose(_CLOSED)
+
+    # --- the window ---------------------------------------------------------------------------------------------
+
+    def _has_room(self, call: FrameCall) -> bool:
+        """What was given up leaves the window, but not the buffers of a server that does not read."""
+        fits = self._unanswered_bytes + call.size <= self._window_bytes and len(self._calls) < self._calls_max
+        return not self._is_paused and (fits or not self._calls)
+
+    def _send_queued(self) -> None:
+        while self._queue:
+            call, request = next(iter(self._queue.items()))
+            if not self._has_room(call):
+                return
+            del self._queue[call]
+            self._send_call(call, request)
+
+    def _send_call(self, call: FrameCall, request: _Request) -> None:
+        self.used_s = time.monotonic()
+        if self._asked_s is None:
+            self._asked_s = self.used_s
+            self._watch_silence(self._keepalive_s)
+        self._number = self._number % 0xFFFFFFFF + 1
+        while self._number in self._calls:  # the numbers begin anew, and it has waited all the while
+            self._number = self._number % 0xFFFFFFFF + 1
+        call.number = self._number
+        self._calls[call.number] = call
+        self._unanswered_bytes += call.size
+        extra = encode_metadata(request.metadata) if request.metadata else b""
+        timeout_ms = max(1, int((request.ends_s - self.used_s) * 1000))
+        self._send(codec.encode_call(call.number, request.method, timeout_ms, extra, call.size))
+        self._send(request.data)
+
+    def _send(self, data: bytes) -> None:
+        """With all else that is sent in this iteration of the loop."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(data)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is not None and outgoing:
+            self._transport.writelines(outgoing)
+
+    # --- the transport ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        transport.write(hello(self._expects, self._caller))
+
+    async def welcomed(self, timeout_s: float = HANDSHAKE_SECONDS) -> None:
+        """Raises NoFramesError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._welcomed)
+        except TimeoutError:
+            self._lose("the server does not answer a hello")
+            raise NoFramesError("the server does not answer a hello") from None
+
+    def data_received(self, data: bytes) -> None:
+        self._asked_s = time.monotonic() if self._calls else None
+        self._unheard_polls = 0
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+        except BrokenFrameError as error:
+            self._lose(f"The server sent {error}.")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lose(_LOST if error is None else str(error))
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._send_queued()
+
+    # --- what comes ---------------------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == codec.ANSWER or frame.kind == codec.REFUSAL:
+            result = _result_of(frame)
+            call = self._calls.pop(frame.call, None)
+            if call is not None:  # otherwise it was given up
+                self._unanswered_bytes -= call.size
+                call.end(result)
+                if self._queue:
+                    self._send_queued()
+                self._leave_if_done()
+        elif frame.kind == codec.WELCOME and not self._welcomed.done():
+            self._enter(frame.body)
+        elif frame.kind == codec.PING and len(frame.body or b"") <= codec.PING_BYTES_MAX:
+            self._send(codec.encode(codec.PONG, frame.call, frame.body or b""))
+        elif frame.kind == codec.GOODBYE:
+            self._say_goodbye()
+        elif frame.kind == codec.END:
+            self._lose(decode_refusal(frame.body or b"").message)
+        elif frame.kind != codec.PONG:
+            raise BrokenFrameError(f"kind {frame.kind} at this moment")
+
+    def _enter(self, body: bytes | None) -> None:
+        if body is None:
+            raise BrokenFrameError("a welcome that is too long")
+        answer = read_welcome(body, self._expects)
+        self._methods = {path: number for number, path in enumerate(answer.methods)}
+        self._window_bytes, self._calls_max = answer.window_bytes, answer.calls_max
+        self.is_open = True
+        self._welcomed.set_result(None)
+
+    # --- its end ------------------------------------------------------------------------------------------------
+
+    def _say_goodbye(self) -> None:
+        """The server takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
+        self.is_open = False
+        queued, self._queue = self._queue, {}
+        for call in queued:
+            call.end(CallFailedError("UNAVAILABLE", _LEAVING, was_connected=False))
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if not self.is_open and not self._calls and self._welcomed.done():
+            self._lose(_LEAVING)
+
+    def _watch_silence(self, pause_s: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self._loop.call_later(pause_s, self._poll)
+
+    def _poll(self) -> None:
+        """A server that was sent something, and has not said anything for a while, is asked whether it is there. It is
+        given up after the second look in vain: if this process itself stood still, what the server said meanwhile is
+        read between the two."""
+        self._watch = None
+        if self._asked_s is None or self._transport is None:
+            return
+        left_s = self._asked_s + self._keepalive_s - time.monotonic()
+        if left_s > 0:
+            self._watch_silence(left_s)
+        elif self._unheard_polls == 2:
+            self._lose("The server does not answer any more.")
+        else:
+            if not self._unheard_polls:
+                self._send(codec.encode(codec.PING, 0))
+            self._unheard_polls += 1
+            self._watch_silence(ANSWER_SECONDS / 2)
+
+    def _lose(self, why: str) -> None:
+        """Whatever is under way may have been carried out, but for what waits in the queue."""
+        self.is_open = False
+        if self.ended_s is None:
+            self.ended_s = time.monotonic()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        if self._watch is not None:
+            self._watch.cancel()
+        if not self._welcomed.done():
+            self._welcomed.set_exception(NoFramesError(why))
+            self._welcomed.exception()
+        calls, self._calls = self._calls, {}
+        queued, self._queue = self._queue, {}
+        for call in (*calls.values(), *queued):
+            call.end(_lost(why, was_connected=not call.is_unsent))
+
+
+def _lost(why: str, *, was_connected: bool) -> CallFailedError:
+    if why is _CLOSED:  # by its owner, as channels of gRPC are
+        return CallFailedError("CANCELLED", why, was_connected=was_connected, was_given_up=True)
+    return CallFailedError("UNAVAILABLE", why, was_connected=was_connected)
+
+
+def _result_of(frame: Frame) -> bytes | CallFailedError:
+    if frame.body is None:
+        return CallFailedError("RESOURCE_EXHAUSTED", "Received message larger than max")
+    if frame.kind == codec.ANSWER:
+        return frame.body
+    refused = decode_refusal(frame.body)
+    return CallFailedError(_CODES.get(refused.code, "UNKNOWN"), refused.message, refused.details or None)
+
+
+async def connect(
+    host: str, port: int, make: Callable[[], FrameLink], timeout_s: float = HANDSHAKE_SECONDS
+) -> FrameLink:
+    """A link that takes calls; raises NoFramesError."""
+    made: list[FrameLink] = []
+
+    def make_one() -> FrameLink:
+        made.append(make())
+        return made[-1]
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, link = await asyncio.get_running_loop().create_connection(make_one, host, port)
+        await link.welcomed(timeout_s)
+    except (OSError, TimeoutError, UnicodeError) as error:
+        _close(made)
+        raise NoFramesError(str(error) or "no connection in time") from None
+    except BaseException:  # whoever connects is ended
+        _close(made)
+        raise
+    return link
+
+
+def _close(links: list[FrameLink]) -> None:
+    for link in links:
+        link.close()

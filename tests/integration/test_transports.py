@@ -1,0 +1,202 @@
+"""Calls over gRPC and in frames: the same answers, the same refusals, the same limits, of a broker and of a router."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from google.protobuf.message import Message
+
+from holdfast.client import AsyncClient, ClaimedTask, NewTask
+from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
+from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.transport.channels import CallFailedError
+from holdfast.transport.negotiated import NegotiatedChannels
+from tests.integration.map_cluster import MapCluster
+from tests.integration.server import ServerProcess, wait_until
+
+MIB = 1024 * 1024
+CONNECT_S = 20.0
+PATHS = {
+    method.name: f"/{service.full_name}/{method.name}"
+    for messages in (pb, queues_pb2, schedules_pb2, shards_pb2, cluster_pb2)
+    for service in messages.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+UNKNOWN_TASK = "01984f6e-0000-8000-8000-000000000001"  # well formed, but nobody has it
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path_factory.mktemp("transports"), waiters_max=3).start()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+    with MapCluster(tmp_path_factory.mktemp("transports-cluster"), size=1, shards=2, replication=1) as running:
+        yield running.start()
+
+
+@pytest.fixture(params=["broker", "router"])
+def address(request: pytest.FixtureRequest) -> str:
+    served: ServerProcess | MapCluster = request.getfixturevalue("broker" if request.param == "broker" else "cluster")
+    return served.address
+
+
+class Way:
+    """To one server, over one transport."""
+
+    def __init__(self, address: str, transport: str) -> None:
+        self.address = address
+        self.transport = transport
+        self._channels = NegotiatedChannels(
+            message_bytes_max=64 * MIB, keepalive_s=30, connects_first=True,
+            transport="auto" if transport == "frames" else "grpc",
+        )  # fmt: skip
+
+    async def open(self) -> None:
+        await self._send(PATHS["ListQueues"], b"", None)
+        if self.transport == "frames":
+            async with asyncio.timeout(CONNECT_S):
+                while self._channels._link(self.address) is None:
+                    await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        await self._channels.close()
+
+    async def _send(self, path: str, data: bytes, shard: str | None) -> bytes:
+        metadata = None if shard is None else (("holdfast-shard", shard),)
+        if self.transport == "frames" and self._channels._frames:
+            assert self._channels._link(self.address) is not None
+        return await self._channels.call(self.address, path, data, metadata, 30.0).answer()
+
+    async def call(self, method: str, request: Message | bytes, shard: str | None = None) -> bytes | tuple[object, ...]:
+        """The answer, or all that a refusal says."""
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        try:
+            return await self._send(PATHS[method], data, shard)
+        except CallFailedError as failed:
+            return (
+                failed.code,
+                failed.reason,
+                failed.message,
+                tuple(sorted(failed.metadata.items())),
+                failed.retry_after_ms,
+            )
+
+
+@pytest.fixture
+async def ways(address: str) -> AsyncIterator[tuple[Way, Way]]:
+    made = Way(address, "grpc"), Way(address, "frames")
+    for way in made:
+        await way.open()
+    yield made
+    for way in made:
+        await way.close()
+
+
+def enqueue(**fields: object) -> pb.EnqueueRequest:
+    return pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q", type="t", **fields)])  # type: ignore[arg-type]  # passed on
+
+
+LARGE = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="q", type="t", payload=bytes(50_000))] * 100)
+REFUSED: list[tuple[str, Message | bytes, str | None]] = [
+    ("Enqueue", enqueue(priority=99), None),
+    ("Enqueue", pb.EnqueueRequest(), None),
+    ("Enqueue", b"\xff", None),
+    ("Enqueue", b"\x0a\x00" * 2000, None),
+    ("Enqueue", LARGE, None),
+    ("GetTask", pb.GetTaskRequest(task_id="no id"), None),
+    ("GetTask", pb.GetTaskRequest(task_id=UNKNOWN_TASK), None),
+    ("GetTask", bytes(MIB), None),
+    ("GetTask", pb.GetTaskRequest(task_id=UNKNOWN_TASK), "many"),
+    ("GetTask", pb.GetTaskRequest(task_id=UNKNOWN_TASK), "77"),
+    ("Reserve", pb.ReserveRequest(queues=["q"], max_tasks=0), None),
+    ("Reserve", pb.ReserveRequest(queues=["q"] * 99, max_tasks=1), None),
+    ("SetQueue", cluster_pb2.SetQueueRequest(), None),
+    ("QueueStats", pb.QueueStatsRequest(queues=["q"] * 1000), None),
+    ("GetSchedule", schedules_pb2.GetScheduleRequest(name="nobody has it"), None),
+    ("PutSchedule", schedules_pb2.PutScheduleRequest(), None),
+    ("ProbeShard", shards_pb2.ProbeShardRequest(shard=77), None),
+    ("ProbeShard", shards_pb2.ProbeShardRequest(shard=0), "1"),
+    ("DescribeCluster", b"\xff", None),
+]
+ANSWERED: list[tuple[str, Message]] = [
+    ("Cancel", pb.CancelRequest(task_ids=[UNKNOWN_TASK, "no id"])),
+    ("Ack", pb.AckRequest(items=[pb.AckItem(claim=pb.ClaimRef(task_id=UNKNOWN_TASK, token=1))])),
+    ("ListQueues", pb.ListQueuesRequest()),
+    ("QueueStats", pb.QueueStatsRequest(queues=["nobody uses it"])),
+    ("ListSchedules", schedules_pb2.ListSchedulesRequest()),
+    ("GetTopology", cluster_pb2.GetTopologyRequest()),
+]
+
+
+@pytest.mark.parametrize("at", range(len(REFUSED)))
+async def test_refusals_are_the_same(ways: tuple[Way, Way], at: int) -> None:
+    method, request, shard = REFUSED[at]
+    over_grpc, in_frames = [await way.call(method, request, shard) for way in ways]
+    assert in_frames == over_grpc
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff", bytes(8 * MIB), b"\x0a\x00" * 20_000], ids=["broken", "large", "many fields"]
+)
+async def test_every_method_refuses_in_the_same_words(ways: tuple[Way, Way], body: bytes) -> None:
+    for method in PATHS:
+        over_grpc, in_frames = [await way.call(method, body) for way in ways]
+        assert in_frames == over_grpc, method
+        assert not isinstance(in_frames, bytes), method
+
+
+@pytest.mark.parametrize("at", range(len(ANSWERED)))
+async def test_answers_are_the_same(ways: tuple[Way, Way], at: int) -> None:
+    over_grpc, in_frames = [await way.call(*ANSWERED[at]) for way in ways]
+    assert in_frames == over_grpc
+    assert isinstance(in_frames, bytes)
+
+
+async def test_an_overloaded_broker_says_so_in_both(broker: ServerProcess) -> None:
+    wait = pb.ReserveRequest(queues=["none"], max_tasks=1, wait_ms=20_000, lease_ms=5000)
+    said = []
+    for transport in ("grpc", "frames"):
+        way = Way(broker.address, transport)
+        await way.open()
+        waiting = [asyncio.create_task(way.call("Reserve", wait)) for _ in range(3)]
+        await asyncio.to_thread(wait_until, lambda: broker.metric("holdfast_waiters") == 3, "three to wait")
+        said.append(await way.call("Reserve", wait))
+        await way.close()
+        await asyncio.gather(*waiting)
+        await asyncio.to_thread(wait_until, lambda: broker.metric("holdfast_waiters") == 0, "nobody to wait")
+    assert said[0] == said[1]
+    assert said[0][1] == "OVERLOADED"
+
+
+# --- the client ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+async def test_the_whole_life_of_tasks(address: str, transport: str, queue: str) -> None:
+    async with AsyncClient(address, transport=transport) as client:
+        assert not await client.reserve([queue])
+        for _ in range(3):  # the first calls ask for frames, and later ones use them
+            accepted = await client.enqueue_many([NewTask(queue, "t", b"%d" % n) for n in range(5)])
+            claimed: list[ClaimedTask] = []
+            while len(claimed) < 5:
+                claimed += await client.reserve([queue], max_tasks=5, wait_ms=5000)
+            assert {task.payload for task in claimed} == {b"%d" % n for n in range(5)}
+            await client.ack(claimed[0])
+            await client.extend(claimed[1], lease_ms=60_000)
+            await client.release(claimed[1])
+            await client.ack(claimed[2])
+            assert len(accepted) == 5
+            for task in claimed[3:]:
+                await client.ack(task)
+            [again] = await client.reserve([queue], wait_ms=5000)
+            await client.ack(again)
+        stats = await client.queue_stats(queue)
+        assert stats.ready == 0
+
+
+def test_calls_in_frames_are_counted(broker: ServerProcess) -> None:
+    wait_until(lambda: broker.metric("holdfast_frame_calls") > 0, "calls in frames to be counted")
