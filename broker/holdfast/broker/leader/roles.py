@@ -31,6 +31,10 @@ class Proposer(Protocol):
         """The same behind what callers wait for."""
         ...
 
+    async def read_barrier(self) -> None:
+        """Returns once the state is known to have everything that was acknowledged before the call."""
+        ...
+
     def check_open(self, entry: Entry | None = None) -> None:
         """Refuses if no write of a caller can be taken now: whatever it is, or this one."""
         ...
