@@ -42,8 +42,8 @@ class LogRecord:
 
 
 class _Staged:
-    """What one round will hold: two buffers, header and payload, and one mark for each record. A mark is (kind, shard,
-    index, term, position among the records, payload)."""
+    """What one round will hold: two buffers, header and payload, and one mark for each record. A header may have the
+    beginning of its payload. A mark is (kind, shard, index, term, position among the records, payload)."""
 
     __slots__ = ("buffers", "marks", "size_bytes")
 
@@ -181,12 +181,15 @@ class NodeLog:
     def staged_bytes(self) -> int:
         return self._staged.size_bytes
 
-    def stage_entry(self, shard: int, index: int, term: int, payload: bytes) -> None:
-        """Adds an entry to the next round. Indexes of a shard are contiguous and begin at 1 or later."""
+    def stage_entry(self, shard: int, index: int, term: int, payload: bytes, *, head: bytes = b"") -> None:
+        """Adds an entry to the next round. Indexes of a shard are contiguous and begin at 1 or later.
+
+        `head`: what its payload begins with, for those who would have to copy a large one to join them.
+        """
         if index != self._next_index.get(shard, index) or index < 1:
             expected = self._next_index.get(shard, "1 or more")
             raise ValueError(f"Expected entry {expected} of shard {shard} next, but got {index}.")
-        self._stage(frames.ENTRY, shard, index, term, payload)
+        self._stage(frames.ENTRY, shard, index, term, payload, head)
         self._next_index[shard] = index + 1
 
     def stage_hard_state(self, shard: int, payload: bytes) -> None:
@@ -207,14 +210,15 @@ class NodeLog:
         else:
             self._next_index.pop(shard, None)
 
-    def _stage(self, kind: int, shard: int, index: int, term: int, payload: bytes) -> None:
+    def _stage(self, kind: int, shard: int, index: int, term: int, payload: bytes, head: bytes = b"") -> None:
         staged = self._staged
         position = staged.size_bytes
-        size_bytes = position + RECORD_HEADER_BYTES + len(payload)
+        length = len(head) + len(payload)
+        size_bytes = position + RECORD_HEADER_BYTES + length
         if size_bytes > frames.FRAME_BODY_BYTES_MAX:
             raise ValueError(f"Expected at most {frames.FRAME_BODY_BYTES_MAX} staged bytes, but got {size_bytes}.")
         try:
-            header = RECORD.pack(kind, shard, index, term, len(payload))
+            header = RECORD.pack(kind, shard, index, term, length) + head
         except struct.error as error:
             raise ValueError(f"Expected shard {shard}, index {index} and term {term} in range: {error}.") from error
         staged.buffers += (header, payload)

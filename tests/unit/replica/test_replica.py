@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import structlog
@@ -58,8 +58,8 @@ class OtherNode:
         self.heard = 0
         self.drops: list[tuple[str, str]] = []
 
-    def send(self, identity: str, messages: list[Message]) -> None:
-        assert identity == OTHER
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
+        assert list(identities) == [OTHER]
         if not self.listens:
             return
         for _shard, _group, data in messages:

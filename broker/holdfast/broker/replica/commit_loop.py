@@ -13,14 +13,14 @@ nonetheless, for a disk is slow, signs of life leave and are heard in the middle
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.round_budget import RoundBudget
-from holdfast.raft.codec import FrameError
+from holdfast.raft.codec import Buffer, FrameError
 from holdfast.raft.messages import ImpossibleMessageError
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.logs import get_logger
@@ -29,7 +29,7 @@ from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import Flush, NodeLog
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
-Message = tuple[int, int, bytes]  # shard, group, bytes
+Message = tuple[int, int, Buffer]  # shard, group, bytes
 
 ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
 ROUND_RECEIVED_BYTES_MAX = 4 * 1024 * 1024  # likewise
@@ -58,8 +58,8 @@ class _Leaving:
 class Wire(Protocol):
     """The way to the other nodes."""
 
-    def send(self, identity: str, messages: list[Message]) -> None:
-        """In one frame; whatever cannot be sent is lost."""
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
+        """To each of them the same, in one frame; whatever cannot be sent is lost."""
         ...
 
     def drop(self, identity: str, detail: str) -> None:
@@ -85,7 +85,7 @@ class Newcomers(Protocol):
 class NoWire:
     """A node alone."""
 
-    def send(self, identity: str, messages: list[Message]) -> None:
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
         """Nobody is there."""
 
     def drop(self, identity: str, detail: str) -> None:
@@ -128,6 +128,7 @@ class CommitLoop:
         self._turns = 0  # that replicas have had
         self._beats: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
+        self._is_waiting = False  # for something to do: what comes is dealt with at once
         self._newcomers: Newcomers | None = None  # None: there are no others
         self._stopping = False
         self._has_synced = False
@@ -169,13 +170,14 @@ class CommitLoop:
             self._wanted.set()
 
     def receive(self, sender: str, messages: list[Message]) -> None:
-        """What another node says; it is dealt with in the next round. Only that the other lives is known at once."""
+        """What another node says; it is dealt with in the next round. If that has to wait, it is known at once that the
+        other lives."""
         now_s = self._monotonic()
         for message in messages:
             number, group, data = message
             self._inbox.append((sender, message))
             self._inbox_bytes += len(data)
-            replica = self._replicas.get(number)
+            replica = None if self._is_waiting else self._replicas.get(number)
             if replica is not None and replica.group == group:
                 replica.overhear(sender, data, now_s)
         if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
@@ -297,13 +299,16 @@ class CommitLoop:
         self.wire.drop(sender, error)
 
     def _send(self, active: Iterable[Replica]) -> None:
-        """One frame for each node, with what all shards have to say to it."""
+        """One frame for each node, with what all shards have to say to it. Those who hear the same share it."""
         outgoing: dict[str, list[Message]] = {}
         for replica in _driven(active):
             for to, data in replica.take_outgoing():
                 outgoing.setdefault(to, []).append((replica.number, replica.group, data))
+        together: dict[tuple[int, ...], list[str]] = {}
         for to, messages in outgoing.items():
-            self.wire.send(to, messages)
+            together.setdefault(tuple(id(data) for _, _, data in messages), []).append(to)
+        for identities in together.values():
+            self.wire.send(identities, outgoing[identities[0]])
 
     async def _sync(self, flush: Flush, active: list[Replica]) -> None:
         """Makes a round durable, or drops it if there is no room for it."""
@@ -411,9 +416,11 @@ class CommitLoop:
             due_s = min(self._deadlines_s.values(), default=None) if self._deadlines_s else None
             delay_s = 1.0 if due_s is None else max(0.0, due_s - self._monotonic())
             timer = asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
+            self._is_waiting = True
             try:
                 await self._wanted.wait()
             finally:
+                self._is_waiting = False
                 timer.cancel()
         self._wanted.clear()
 
