@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import struct
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -51,10 +50,6 @@ class _Staged:
         self.buffers: list[bytes] = []
         self.marks: list[tuple[int, int, int, int, int, bytes]] = []
         self.size_bytes = 0
-
-    def record_crcs(self) -> array[int]:
-        buffers = iter(self.buffers)
-        return array("I", [frames.record_crc(header, next(buffers)) for header in buffers])
 
 
 class NodeLog:
@@ -271,19 +266,20 @@ class NodeLog:
         self._closed = True
         try:
             if clean and self._index.segments:
-                self._writer.write([RECORD.pack(frames.CLOSED, 0, 0, 0, 0)], RECORD_HEADER_BYTES, self.hard_states)
+                self._writer.write([RECORD.pack(frames.CLOSED, 0, 0, 0, 0), b""], RECORD_HEADER_BYTES, self.hard_states)
         except DiskFullError:
             pass
         finally:
             self._writer.close()
 
-    def _publish(self, staged: _Staged, placed: Placed, record_crcs: array[int]) -> None:
+    def _publish(self, staged: _Staged, placed: Placed) -> None:
         index = self._index
         segment = placed.segment
         with index.lock:
             if not index.segments or index.segments[-1] is not segment:
                 index.add_segment(segment)
-            for (kind, shard, entry_index, term, position, payload), crc in zip(staged.marks, record_crcs, strict=True):
+            marks = zip(staged.marks, placed.record_crcs, strict=True)
+            for (kind, shard, entry_index, term, position, payload), crc in marks:
                 if kind == frames.ENTRY:
                     index.add_entry(segment, shard, entry_index, term, placed.records_start + position, crc)
                 elif kind == frames.HARD_STATE:
@@ -310,13 +306,12 @@ class _Step(Enum):
 class Flush:
     """One round on its way to the disk: `run()` in a thread, then `done()` or `abort()` on the loop."""
 
-    __slots__ = ("_log", "_placed", "_record_crcs", "_staged", "_step")
+    __slots__ = ("_log", "_placed", "_staged", "_step")
 
     def __init__(self, log: NodeLog, staged: _Staged) -> None:
         self._log = log
         self._staged = staged
         self._placed: Placed | None = None
-        self._record_crcs = array("I")
         self._step = _Step.FROZEN
 
     @property
@@ -336,7 +331,6 @@ class Flush:
         self._step = _Step.RUNNING
         log = self._log
         try:
-            self._record_crcs = self._staged.record_crcs()  # here, because it takes a while and the loop has none
             self._placed = log._writer.write(self._staged.buffers, self._staged.size_bytes, log.hard_states)
         except DiskFullError:
             self._step = _Step.FROZEN
@@ -351,7 +345,7 @@ class Flush:
         self._expect(_Step.WRITTEN)
         assert self._placed is not None
         self._step = _Step.ENDED
-        self._log._publish(self._staged, self._placed, self._record_crcs)
+        self._log._publish(self._staged, self._placed)
 
     def abort(self) -> None:
         """Drops a round that was not written, with all that was staged since. Indexes go back to the durable ones."""
@@ -373,6 +367,6 @@ def _read_entry(window: Window, segment: Segment, shard: int, index: int, positi
         # A length that is damaged must not decide how much is read.
         if position + RECORD_HEADER_BYTES + length <= segment.end:
             record = window.view(position, RECORD_HEADER_BYTES + length)
-            if frames.record_crc(record) == record_crc:
+            if segment.codec.record_crc(record) == record_crc:
                 return LogRecord(shard, index, term, bytes(record[RECORD_HEADER_BYTES:]))
     raise LogDamagedError(segment.name, position, f"entry {index} of shard {shard} is not as it was written")
