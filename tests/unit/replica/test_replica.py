@@ -151,6 +151,22 @@ async def test_what_two_have_is_acknowledged(scene: Scene) -> None:
     await scene.stop()
 
 
+async def test_an_answer_that_comes_in_the_middle_of_a_round_is_asked_for_once(scene: Scene) -> None:
+    await settle()
+    rounds = 0
+
+    async def counted(now_s: float, begin: Callable[[float], Awaitable[bool]] = scene.commit_loop._round) -> bool:
+        nonlocal rounds
+        rounds += 1
+        return await begin(now_s)
+
+    scene.commit_loop._round = counted  # type: ignore[method-assign]
+    await scene.enqueue()
+    await settle()
+    assert rounds == 2, "it is staged and synced, and what is committed is applied"
+    await scene.stop()
+
+
 async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
     scene.other.listens = False
     call = scene.enqueue()

@@ -409,10 +409,9 @@ class CommitLoop:
         self._leaving.clear()
 
     async def _wait(self) -> None:
-        """Until something is to be done, or a deadline has come."""
-        if self._active or self._inbox:
-            return
-        if not self._wanted.is_set():
+        """Until something is to be done, or a deadline has come. All that it was asked for until then is dealt with in
+        the next round, so it is not asked for again."""
+        if not (self._active or self._inbox or self._stopping or self._wanted.is_set()):
             due_s = min(self._deadlines_s.values(), default=None) if self._deadlines_s else None
             delay_s = 1.0 if due_s is None else max(0.0, due_s - self._monotonic())
             timer = asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
