@@ -66,7 +66,7 @@ def pins_of(path: Path) -> list[str]:
 def choose(project: dict[str, Any], path: Path, *options: str, pins: Sequence[str] = ()) -> None:
     """Writes a file. What is in it already keeps its version."""
     lists = lists_of(project)
-    asked = [line for each in FILES[path.name] for line in lists[each]] + [*pins]
+    asked = [line for file in FILES[path.name] for line in lists[file]] + [*pins]
     lowest = project["project"]["requires-python"].removeprefix(">=")
     command = [sys.executable, "-m", "uv", "pip", "compile", "-", "--output-file", str(path), "--quiet", *options]
     command += ["--universal", "--python-version", lowest, "--only-binary", ":all:", "--no-binary", BUILT]

@@ -69,7 +69,7 @@ class Tally:
         return all(counted >= self.wanted for counted in self.counted.values())
 
     def sentence(self) -> str:
-        counted = " and ".join(f"{self.counted[each]:,} with {each} replicas" for each in REPLICAS)
+        counted = " and ".join(f"{self.counted[replica]:,} with {replica} replicas" for replica in REPLICAS)
         return f"{self.done:,} histories, counted: {counted}, {self.failed} failed"
 
 

@@ -245,8 +245,8 @@ class Bench:
 async def _end_all(meters: Sequence[StageMeter], tasks: int) -> tuple[dict[str, float], dict[str, float]]:
     cpu_us: dict[str, float] = {}
     stages: dict[str, float] = {}
-    for at, meter in enumerate(meters):
+    for index, meter in enumerate(meters):
         its_cpu_us, its_stages = await meter.end(tasks)
         cpu_us |= its_cpu_us
-        stages |= {f"{meter.name}: {name}" if at else name: value for name, value in its_stages.items()}
+        stages |= {f"{meter.name}: {name}" if index else name: value for name, value in its_stages.items()}
     return cpu_us, stages

@@ -124,7 +124,7 @@ class Cluster:
     def by_role(self, leader: str) -> Mapping[str, ServerProcess]:
         """The nodes by what they are, the leader first."""
         followers = [name for name in self._names if name != leader]
-        named = {f"follower {at}": self.nodes[name] for at, name in enumerate(followers, 1)}
+        named = {f"follower {index}": self.nodes[name] for index, name in enumerate(followers, 1)}
         return {"leader": self.nodes[leader], **named}
 
     async def wait_whole(self, *, lag_max: int = 0) -> None:
@@ -163,9 +163,9 @@ class Cluster:
 
     def _config_text(self, name: str) -> str:
         lines = [f'node_name = "{name}"', f'host = "{HOST}"', 'cluster_name = "bench"', f"shards = {self._shards}"]
-        for each in self._names:
-            lines += ["[[nodes]]", f'name = "{each}"', f'address = "{self._addresses[each]}"']
-            lines += [f'peer_address = "{self._peer_addresses[each]}"']
+        for item in self._names:
+            lines += ["[[nodes]]", f'name = "{item}"', f'address = "{self._addresses[item]}"']
+            lines += [f'peer_address = "{self._peer_addresses[item]}"']
         return "\n".join(lines) + "\n"
 
 

@@ -78,8 +78,8 @@ def _figures_table(outcomes: Sequence[Outcome]) -> Table:
     for outcome in outcomes:
         if outcome.broken:
             table.add_row(outcome.name, "broken, see below")
-        for at, figure in enumerate(outcome.figures):
-            table.add_row(outcome.name if not at else "", *_figure_cells(figure))
+        for index, figure in enumerate(outcome.figures):
+            table.add_row(outcome.name if not index else "", *_figure_cells(figure))
         table.add_section()
     return table
 

@@ -32,9 +32,9 @@ async def all_trials(bench: Bench, measured: Measured, what: str, trial: Callabl
     """Both kinds take turns, so that both meet the same noise."""
     count = len(_KINDS) * bench.sizes.trials
     with bench.display.progress("fail-over", count) as on_progress:
-        for at in range(count):
-            measured.add(await trial(_KINDS[at % len(_KINDS)]))
-            on_progress(at + 1)
+        for index in range(count):
+            measured.add(await trial(_KINDS[index % len(_KINDS)]))
+            on_progress(index + 1)
     for kind in _KINDS:
         measured.figures[f"{kind}, slowest of all"] = [max(measured.figures[f"{kind}, next {what}"])]
     measured.counts["fail-overs"] = count

@@ -73,7 +73,7 @@ async def _install_missing(rows: list[Row], *, allowed: bool) -> str:
 
 async def _measure_row(row: Row, result: RowResult, arguments: argparse.Namespace) -> None:
     sizes = QUICK if arguments.quick else FULL
-    workloads = [each for each in arguments.workloads if not row.is_library or each in LIBRARY_WORKLOADS]
+    workloads = [workload for workload in arguments.workloads if not row.is_library or workload in LIBRARY_WORKLOADS]
     try:
         async with _started(row, arguments.dir) as (peer, directory):
             # In turns, so that a busy moment does not meet all samples of one workload.

@@ -25,7 +25,7 @@ class Payloads:
         """Ids, and the payloads that have them."""
         now_ns = b"%016x" % time.monotonic_ns()
         ids = list(islice(self._ids, number))
-        return ids, [b"%b%016x%b" % (now_ns, each, self._tails[each % _TAILS]) for each in ids]
+        return ids, [b"%b%016x%b" % (now_ns, task_id, self._tails[task_id % _TAILS]) for task_id in ids]
 
 
 def sent_s_of(payload: bytes | str) -> float:

@@ -64,7 +64,7 @@ KINDS = (
 _LIMITED = KINDS[1:]
 # Of a turn, each between two plain ones. What the aim is for comes more often: single runs differ much.
 _OTHERS = [kind for kind in _LIMITED if kind is not TOGETHER]
-_ORDER = [run for at, kind in enumerate(_OTHERS) for run in ((kind,) if at % 2 else (kind, TOGETHER))]
+_ORDER = [run for index, kind in enumerate(_OTHERS) for run in ((kind,) if index % 2 else (kind, TOGETHER))]
 _REPLICATED_ORDER = (TOGETHER,) * 3
 
 _COST = f"cost of {TOGETHER.name}"
@@ -122,9 +122,9 @@ async def _take_turns(bench: Bench, where: Where, order: Sequence[Kind]) -> Meas
     for turn in range(turns):
         before = await _live(bench, where, PLAIN, f"turn-{turn}-plain-0")
         note(before, _figures_of(where, PLAIN, before))
-        for at, kind in enumerate(order, 1):
-            run = await _live(bench, where, kind, f"turn-{turn}-{at}")
-            after = await _live(bench, where, PLAIN, f"turn-{turn}-plain-{at}")
+        for index, kind in enumerate(order, 1):
+            run = await _live(bench, where, kind, f"turn-{turn}-{index}")
+            after = await _live(bench, where, PLAIN, f"turn-{turn}-plain-{index}")
             note(run, _figures_of(where, kind, run) | _costs_of(where, kind, run, (before, after)))
             note(after, _figures_of(where, PLAIN, after))
             before = after

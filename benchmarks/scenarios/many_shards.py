@@ -74,11 +74,11 @@ def _specs(cluster: Cluster, shards: int) -> dict[str, LoadSpec]:
         of_shard.setdefault(home_shard(name, shards), name)
     queues = list(of_shard.values())
     return {
-        f"load {at + 1}": LoadSpec(
-            role=SATURATE, address=cluster.address, queue="", queues=queues[at::LOADS], batch_tasks=BATCH_TASKS,
+        f"load {index + 1}": LoadSpec(
+            role=SATURATE, address=cluster.address, queue="", queues=queues[index::LOADS], batch_tasks=BATCH_TASKS,
             calls_in_flight=CALLERS, direct=True,
         )
-        for at in range(LOADS)
+        for index in range(LOADS)
     }  # fmt: skip
 
 
@@ -97,7 +97,7 @@ async def _rounds(cluster: Cluster) -> dict[float, float]:
 def _figures(
     shards: int, seconds: float, results: list[LoadResult], rounds: dict[float, float], changes: int
 ) -> dict[str, list[float]]:
-    call_ms = [each for result in results for each in result.call_ms]
+    call_ms = [item for result in results for item in result.call_ms]
     figures = {
         "leader changes": changes,
         "outcomes unknown": sum(result.unknown for result in results),

@@ -13,7 +13,7 @@ from harness.server import ServerProcess
 from holdfast.cluster.etcd.api import EtcdError, Put
 from holdfast.cluster.etcd.client import EtcdClient
 from holdfast.cluster.map.bootstrap import first_records
-from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.records import (
     ClusterRecord,
     LeaderRecord,
@@ -47,11 +47,11 @@ async def measure(bench: Bench) -> Measured:
         etcd = EtcdClient([process.endpoint])
         try:
             await _put_all(etcd, list(_map_of(bench.sizes.map_shards, bench.sizes.map_queues)))
-            for at in range(bench.sizes.starts):
+            for index in range(bench.sizes.starts):
                 noise = NoiseMeter()
                 async with await ServerProcess.start_router(path, process.endpoint, NAME) as router:
                     measured.add(await _look(bench, router, noise))
-                    if at == 0:
+                    if index == 0:
                         measured.add(await _change_every_queue(bench, etcd, router))
                     await router.stop()
         except EtcdError as error:
@@ -85,7 +85,7 @@ async def _look(bench: Bench, router: ServerProcess, noise: NoiseMeter) -> Measu
 
 async def _change_every_queue(bench: Bench, etcd: EtcdClient, router: ServerProcess) -> Measured:
     """What was read at the start is thrown away bit by bit: memory must not grow with it."""
-    keys, changed = Keys(NAME), QueueRecord(policy=PolicyRecord(max_attempts=7))
+    keys, changed = MapKeys(NAME), QueueRecord(policy=PolicyRecord(max_attempts=7))
     puts = [Put(keys.queue(_queue_name(number)), changed.encode()) for number in range(bench.sizes.map_queues)]
     revision = await _put_all(etcd, puts)
     ends_s = time.monotonic() + CATCH_UP_SECONDS_MAX
@@ -99,8 +99,8 @@ async def _change_every_queue(bench: Bench, etcd: EtcdClient, router: ServerProc
 async def _put_all(etcd: EtcdClient, puts: Sequence[Put]) -> int:
     """The revision after the last."""
     revision = 0
-    for at in range(0, len(puts), PUTS_PER_COMMIT):
-        revision = (await etcd.commit([], puts[at : at + PUTS_PER_COMMIT])).revision
+    for index in range(0, len(puts), PUTS_PER_COMMIT):
+        revision = (await etcd.commit([], puts[index : index + PUTS_PER_COMMIT])).revision
     return revision
 
 
@@ -110,7 +110,7 @@ def _queue_name(number: int) -> str:
 
 def _map_of(shards: int, queues: int) -> Iterator[Put]:
     """A map as a large cluster has it after a while: all shards founded and led, every queue with a record."""
-    keys = Keys(NAME)
+    keys = MapKeys(NAME)
     nodes = [
         NodeRecord(
             name=f"n{number}",

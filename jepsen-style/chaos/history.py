@@ -85,7 +85,11 @@ class Event:
     follow_ups: Sequence[str] = ()  # of an ack: the values of its follow-ups, each with its queue and a colon before it
 
     def to_line(self) -> str:
-        said = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+        said = {
+            field_name.name: value
+            for field_name in fields(self)
+            if (value := getattr(self, field_name.name)) != field_name.default
+        }
         return json.dumps(said, separators=(",", ":")) + "\n"
 
 

@@ -90,6 +90,6 @@ def read_final(path: Path) -> Final:
     }
     told["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in told.get("ticks", {}).items()}
     told["rates"] = {queue: Rate(**rate) for queue, rate in told.get("rates", {}).items()}
-    told["leaders"] = tuple(tuple(each) for each in told["leaders"])
+    told["leaders"] = tuple(tuple(leader) for leader in told["leaders"])
     names = ("unnoticed", "broken", "unsound", "ranked", "spread")
     return Final(**told | {name: tuple(told.get(name, ())) for name in names})

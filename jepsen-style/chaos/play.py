@@ -67,7 +67,7 @@ class Run:
         try:
             await self._prepare()
             async with asyncio.TaskGroup() as group:
-                upkeep = [group.create_task(each) for each in (
+                upkeep = [group.create_task(item) for item in (
                     watch_leaders(self.system, self.history), watch_readiness(self.system, self.history),
                     watch_machine(self.history), keep_running(self.arena),
                 )]  # fmt: skip
@@ -260,8 +260,8 @@ class Run:
         tasks = sorted((await in_thread(self._story)).known_tasks())
         found: list[TaskInfo] = []
         async with AsyncClient(self.system.router_address, timeout_s=LIVE_S_MAX) as client:
-            for at in range(0, len(tasks), _BATCH):
-                told = await client.wait_tasks(tasks[at : at + _BATCH], timeout_s=10.0)
+            for index in range(0, len(tasks), _BATCH):
+                told = await client.wait_tasks(tasks[index : index + _BATCH], timeout_s=10.0)
                 found += [task for task in told if isinstance(task, TaskInfo)]
             total = sum(queue.enqueued_total for queue in await self._stats(client))
         return found, total

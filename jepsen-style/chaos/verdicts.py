@@ -47,7 +47,7 @@ class Ticks:
 
     def values(self, schedule: str) -> dict[str, int]:
         """Each tick by the value that names its task in the history."""
-        return {tick_value(schedule, at): at for at in range(self.first_ms, self.last_ms + 1, self.every_ms)}
+        return {tick_value(schedule, index): index for index in range(self.first_ms, self.last_ms + 1, self.every_ms)}
 
 
 def tick_value(schedule: str, tick_ms: int | str) -> str:

@@ -53,7 +53,7 @@ class BackupLoad:
             if self._ends.wait(0.005):
                 return
             queue = self.queues[number % len(self.queues)]
-            payloads = [f"{number}-{at}" for at in range(BATCH)]
+            payloads = [f"{number}-{index}" for index in range(BATCH)]
             tasks = [NewTask(queue, "t", payload.encode(), request_id=f"r{payload}") for payload in payloads]
             for payload, outcome in zip(payloads, client.enqueue_many(tasks), strict=True):
                 assert isinstance(outcome, Accepted)

@@ -1,11 +1,14 @@
 """One server for all acceptance tests of the app and the worker, and workers that are ended after their test."""
 
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.client import Holdfast
+from holdfast.client import Handle, Holdfast, QueueStats
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.server import ServerProcess
@@ -16,11 +19,8 @@ MakeWorker = Callable[..., WorkerProcess]
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Retries soon, so that tests need not wait. Tests must leave it running."""
-    server = ServerProcess(tmp_path_factory.mktemp("server"), retry_base_ms=100)
-    try:
+    with ServerProcess(tmp_path_factory.mktemp("server"), retry_base_ms=100) as server:
         yield server.start()
-    finally:  # also if it does not come up in time
-        server.close()
 
 
 @pytest.fixture
@@ -42,24 +42,33 @@ def everyday_worker(app: Holdfast, tmp_path_factory: pytest.TempPathFactory) -> 
     """Serves the queue `default` for all tests that only need somebody to do their tasks."""
     # A lease that outlasts a moment in which the machine is busy, and soon hears of a cancellation.
     worker = WorkerProcess(tmp_path_factory.mktemp("workers") / "everyday", app.address, ["default"], lease=6)
-    try:
+    with worker:
         worker.start()
         app.tasks["echo"].enqueue().result(timeout=30)
         yield worker
-    finally:
-        worker.close()
 
 
 @pytest.fixture
 def make_worker(shared_server: ServerProcess, tmp_path: Path) -> Iterator[MakeWorker]:
     """Starts workers of the test's own: `make_worker([queue], concurrency=2)`."""
-    made: list[WorkerProcess] = []
+    with ExitStack() as made:
 
-    def make(queues: object, *, address: str = shared_server.address, **settings: object) -> WorkerProcess:
-        directory = tmp_path / f"worker{len(made)}"
-        made.append(WorkerProcess(directory, address, queues, **settings))  # type: ignore[arg-type]  # passed through
-        return made[-1].start()
+        def make(queues: Any, *, address: str = shared_server.address, **settings: Any) -> WorkerProcess:
+            directory = tmp_path / f"worker-{uuid.uuid4().hex}"
+            return made.enter_context(WorkerProcess(directory, address, queues, **settings)).start()
 
-    yield make
-    for worker in made:
-        worker.close()
+        yield make
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Handlers wait for this file: `gate.touch()` lets them go on."""
+    return tmp_path / "gate"
+
+
+def stats(app: Holdfast, queue: str) -> QueueStats:
+    return app.run(lambda client: client.queue_stats(queue))
+
+
+def results(handles: list[Handle[Any]]) -> list[Any]:
+    return [handle.result(timeout=30) for handle in handles]

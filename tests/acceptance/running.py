@@ -69,7 +69,31 @@ class Running:
             self._process.wait()
 
 
-def end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
+def run_demo(command: list[str], directory: Path, timeout_s: float = 110) -> "subprocess.CompletedProcess[str]":
+    """To its end. What it makes is in this directory."""
+    return subprocess.run(
+        command, cwd=REPO, env=environment({"TMPDIR": str(directory)}), capture_output=True, text=True, check=False,
+        timeout=timeout_s,
+    )  # fmt: skip
+
+
+def interrupt_demo(command: list[str], directory: Path, until: str, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
+    """Ctrl-C once it has said something; its exit code and all that it said. It leaves nothing behind."""
+    output, made = directory / "output", directory / "made"
+    made.mkdir()
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, cwd=REPO, env=environment({"TMPDIR": str(made)}), stdout=file)
+    try:
+        wait_until(lambda: until in output.read_text() or process.poll() is not None, until, deadline_s=deadline_s)
+        process.send_signal(signal.SIGINT)
+        exit_code = process.wait(2 * DEADLINE_S)
+    finally:
+        _end(process)
+    assert list(made.iterdir()) == []
+    return exit_code, output.read_text()
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """However the test ended: the process is gone after this, and had the time to end what it had started itself."""
     if process.poll() is None:
         process.terminate()

@@ -19,7 +19,6 @@ from holdfast.client import (
     NotAllAccepted,
     NotFound,
     NotJson,
-    QueueStats,
     ResultExpired,
     ResultTimeout,
     TaskCancelled,
@@ -27,6 +26,7 @@ from holdfast.client import (
     TaskState,
 )
 from tests.acceptance.apps import chores
+from tests.acceptance.conftest import stats
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.server import ServerProcess, wait_until
 
@@ -35,10 +35,6 @@ NEVER_MADE = "018f3a1c-0000-8000-8000-00000000ffff"
 SECRET = "a password nobody may read"
 
 pytestmark = pytest.mark.usefixtures("everyday_worker")
-
-
-def stats(app: Holdfast, queue: str) -> QueueStats:
-    return app.run(lambda client: client.queue_stats(queue))
 
 
 def claim_order(app: Holdfast, queue: str, number: int) -> list[str]:
@@ -151,40 +147,22 @@ NESTED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs", "shown"),
-    [
+def test_arguments_arrive_as_they_were_given(app: Holdfast) -> None:
+    """Every kind of arguments and values there is: tests/unit/client/test_arguments.py."""
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], list[Any]]] = [
         (("a",), {}, ["a", "two", [], "k", {}]),
         (("a", "b", "c", "d"), {}, ["a", "b", ["c", "d"], "k", {}]),
         ((), {"first": "a"}, ["a", "two", [], "k", {}]),
         (("a",), {"key": "x", "more": 1}, ["a", "two", [], "x", {"more": 1}]),
-        (("a", "b"), {"more": NESTED}, ["a", "b", [], "k", {"more": NESTED}]),
-        ((NESTED,), {"second": None}, [NESTED, None, [], "k", {}]),
-        (([],), {}, [[], "two", [], "k", {}]),
-        (({"first": 1},), {}, [{"first": 1}, "two", [], "k", {}]),
-        (((1, 2),), {}, [[1, 2], "two", [], "k", {}]),
+        ((NESTED,), {"second": None, "more": NESTED}, [NESTED, None, [], "k", {"more": NESTED}]),
+        ((({"first": 1},),), {}, [[{"first": 1}], "two", [], "k", {}]),
         ((2**80, -1.5e300), {}, [2**80, -1.5e300, [], "k", {}]),
-    ],
-)
-def test_arguments_arrive_as_they_were_given(
-    app: Holdfast, args: tuple[Any, ...], kwargs: dict[str, Any], shown: list[Any]
-) -> None:
-    assert app.tasks["show"].enqueue(*args, **kwargs).result(timeout=TIMEOUT_S) == shown
-
-
-def test_positional_only_arguments(app: Holdfast) -> None:
-    show = app.tasks["show_positional"]
-    assert show.enqueue("a").result(timeout=TIMEOUT_S) == ["a", "two"]
-    assert show.enqueue("a", "b").result(timeout=TIMEOUT_S) == ["a", "b"]
-    with pytest.raises(NotJson, match="show_positional"):
-        show.enqueue("a", second="b")  # JSON has no way to say it
-    with pytest.raises(TypeError, match="show_positional"):
-        show.enqueue(first="a")
-
-
-def test_rest_arguments_and_keywords_do_not_fit_together(app: Holdfast) -> None:
-    with pytest.raises(NotJson, match="show"):
-        app.tasks["show"].enqueue("a", "b", "c", key="x")
+    ]
+    handles = [app.tasks["show"].enqueue(*args, **kwargs) for args, kwargs, _ in calls]
+    assert [handle.result(timeout=TIMEOUT_S) for handle in handles] == [shown for _, _, shown in calls]
+    positional = app.tasks["show_positional"]
+    handles = [positional.enqueue("a"), positional.enqueue("a", "b")]
+    assert [handle.result(timeout=TIMEOUT_S) for handle in handles] == [["a", "two"], ["a", "b"]]
 
 
 class Thing:
@@ -192,39 +170,23 @@ class Thing:
         return SECRET
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        float("nan"),
-        [float("inf")],
-        Thing(),
-        {"thing": Thing()},
-        {1, 2},
-        b"bytes",
-        {(1, 2): SECRET},
-        SECRET + "\ud800",
-        datetime(2026, 1, 1, tzinfo=UTC),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_is_not_json_is_refused_at_the_call_and_not_shown(app: Holdfast, value: object) -> None:
-    for args, kwargs in (((value,), {}), ((), {"value": value})):
-        with pytest.raises(NotJson, match="the arguments of echo") as refused:
-            app.tasks["echo"].enqueue(*args, **kwargs)
-        assert isinstance(refused.value, TypeError)
-        assert SECRET not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [((), {}), (("a", "b"), {"second": "c"}), (("a",), {"first": "b"})],
-)
-def test_wrong_arguments_are_refused_at_the_call(
-    app: Holdfast, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str
-) -> None:
+def test_calls_that_cannot_be_sent_are_refused_at_once_and_not_shown(app: Holdfast, queue: str) -> None:
+    for value in (Thing(), {"thing": Thing()}, {(1, 2): SECRET}, SECRET + "\ud800", datetime(2026, 1, 1, tzinfo=UTC)):
+        for args, kwargs in (((value,), {}), ((), {"value": value})):
+            with pytest.raises(NotJson, match="the arguments of echo") as refused:
+                app.tasks["echo"].enqueue(*args, **kwargs)
+            assert isinstance(refused.value, TypeError)
+            assert SECRET not in str(refused.value)
+    positional = app.tasks["show_positional"]
+    with pytest.raises(NotJson, match="show_positional"):
+        positional.enqueue("a", second="b")  # JSON has no way to say it
+    with pytest.raises(TypeError, match="show_positional"):
+        positional.enqueue(first="a")
     show = app.tasks["show"].options(queue=queue)
+    with pytest.raises(NotJson, match="show"):
+        show.enqueue("a", "b", "c", key="x")  # rest arguments and keywords do not fit together
     with pytest.raises(TypeError, match=r"show\(\)"):
-        show.enqueue(*args, **kwargs)
+        show.enqueue()
     with pytest.raises(NotFound):
         stats(app, queue)
 

@@ -43,10 +43,10 @@ class JobPod:
         self._manifests = manifests
         job = manifests.find(kind, name)
         assert job is not None
-        self.containers = {each.name: each for each in job.containers}
+        self.containers = {container.name: container for container in job.containers}
         self._settings = settings
         self._directory = directory
-        mounts = [mount for each in job.containers for mount in each.body["volumeMounts"]]
+        mounts = [mount for container in job.containers for mount in container.body["volumeMounts"]]
         self._places = {mount["mountPath"]: directory / mount["name"] for mount in mounts}
         for place in self._places.values():
             place.mkdir(exist_ok=True)
@@ -54,7 +54,7 @@ class JobPod:
 
     def run(self) -> list[dict[str, object]]:
         """What each of them says."""
-        return [self.done(each) for each in self.containers]
+        return [self.done(container) for container in self.containers]
 
     def done(self, name: str) -> dict[str, object]:
         process = self.start(self.containers[name])

@@ -19,15 +19,11 @@ TASKS = 3000
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """With a few thousand tasks, most of them in files that do not change any more."""
-    server = ServerProcess(tmp_path_factory.mktemp("backups"))
-    try:
-        server.start()
-        with Client(server.address) as client:
-            for at in range(0, TASKS, 500):
-                client.enqueue_many([NewTask("work", "t", b"%d " % n * 150) for n in range(at, at + 500)])
+    with ServerProcess(tmp_path_factory.mktemp("backups")) as server:
+        with Client(server.start().address) as client:
+            for index in range(0, TASKS, 500):
+                client.enqueue_many([NewTask("work", "t", b"%d " % n * 150) for n in range(index, index + 500)])
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +65,8 @@ def backup(capsys: pytest.CaptureFixture[str]) -> Commands:
 
 
 def check_restored(directory: Path, expected: int) -> None:
-    server = ServerProcess(directory.parent, data_dir=directory).start()
-    try:
-        with Client(server.address) as client:
-            assert client.queue_stats("work").ready == expected
-    finally:
-        server.close()
+    with ServerProcess(directory.parent, data_dir=directory) as server, Client(server.start().address) as client:
+        assert client.queue_stats("work").ready == expected
 
 
 @pytest.mark.usefixtures("credentials")
@@ -88,7 +80,7 @@ def test_an_encrypted_backup_in_s3_is_made_listed_checked_pruned_and_restored(
         client.enqueue(NewTask("another", "t"))
     second = backup("backup", "create", target, *at, "--address", server.address)
     assert second["copied_bytes"] < first["copied_bytes"] / 10
-    assert [each["id"] for each in backup("backup", "ls", target)["backups"]] == [first["id"], second["id"]]
+    assert [item["id"] for item in backup("backup", "ls", target)["backups"]] == [first["id"], second["id"]]
     assert backup("backup", "verify", target, first["id"], *at)["is_good"]
     assert backup("backup", "verify", target, code=1)["error"]["reason"] == "BACKUP_KEY"
     pruned = backup("backup", "prune", target, "--keep", "1", *at)

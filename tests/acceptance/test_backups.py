@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.client import Client, NewTask, Schedule, StaleToken
+from holdfast.client import ClaimedTask, Client, NewTask, Schedule, StaleToken
 from holdfast.client._backups import BackupClient, Founder, Point
 from tests.acceptance.apps import chores
 from tests.acceptance.backup_load import LEASE_MS, BackupLoad
@@ -49,56 +49,53 @@ def done(run: Run, *arguments: object) -> Any:
 def test_a_single_node_is_backed_up_under_load_and_restored(run: Run, tmp_path: Path) -> None:
     target, restored_dir = tmp_path / "backups", tmp_path / "restored"
     load = BackupLoad(["work"], ["after"])
-    server = ServerProcess(tmp_path).start()
-    try:
-        with Client(server.address) as client:
-            client.put_schedule(Schedule("often", "@every 1s", NewTask("ticks", "tick")))
-            client.pause_queue("held")
-            client.enqueue(NewTask("held", "h"))
-            client.enqueue(NewTask("mine", "m", request_id="once"))
-            [held] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
-            with load.running(server.address):
-                began_s = time.monotonic()
-                created = done(run, "backup", "create", target, "--address", server.address)
-                ended_s = time.monotonic()
-    finally:
-        server.close()
+    with ServerProcess(tmp_path) as server, Client(server.start().address) as client:
+        client.put_schedule(Schedule("often", "@every 1s", NewTask("ticks", "tick")))
+        held = prepare(client)
+        with load.running(server.address):
+            began_s = time.monotonic()
+            created = done(run, "backup", "create", target, "--address", server.address)
+            ended_s = time.monotonic()
     assert done(run, "backup", "verify", target)["is_good"]
-    assert [each["id"] for each in done(run, "backup", "ls", target)["backups"]] == [created["id"]]
+    assert [backup["id"] for backup in done(run, "backup", "ls", target)["backups"]] == [created["id"]]
 
     done(run, "backup", "restore", target, "--data-dir", restored_dir)
     assert run("backup", "restore", target, "--data-dir", restored_dir)[0] == 1, "it is not empty any more"
-    server = ServerProcess(tmp_path, data_dir=restored_dir).start()
-    try:
-        with Client(server.address) as client:
-            with pytest.raises(StaleToken):
-                client.ack(held)
-            [again] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
-            assert again.task_id == held.task_id
-            assert again.token > held.token
-            assert again.claims == 1, "a claim that was given back spends nothing"
-            repeated = client.enqueue(NewTask("mine", "m", request_id="once"))
-            assert repeated.duplicate
-            assert repeated.task_id == held.task_id
-            assert client.reserve(["held"]) == [], "it was paused"
-            load.check(client, began_s, ended_s)
-            assert client.reserve(["ticks"], wait_ms=10_000), "schedules go on"
-    finally:
-        server.close()
+    with ServerProcess(tmp_path, data_dir=restored_dir) as server, Client(server.start().address) as client:
+        check_restored(client, held)
+        load.check(client, began_s, ended_s)
+        assert client.reserve(["ticks"], wait_ms=10_000), "schedules go on"
+
+
+def prepare(client: Client) -> ClaimedTask:
+    """A queue that is paused, and a task that is claimed and has a request id; the claim."""
+    client.pause_queue("held")
+    client.enqueue(NewTask("held", "h"))
+    client.enqueue(NewTask("mine", "m", request_id="once"))
+    [held] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
+    return held
+
+
+def check_restored(client: Client, held: ClaimedTask) -> None:
+    with pytest.raises(StaleToken):
+        client.ack(held)
+    [again] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
+    assert again.task_id == held.task_id
+    assert again.token > held.token
+    assert again.claims == 1, "a claim that was given back spends nothing"
+    repeated = client.enqueue(NewTask("mine", "m", request_id="once"))
+    assert (repeated.duplicate, repeated.task_id) == (True, held.task_id)
+    assert client.reserve(["held"]) == [], "it was paused"
 
 
 def test_what_is_damaged_is_named_and_refused(run: Run, tmp_path: Path) -> None:
     target, elsewhere = tmp_path / "backups", tmp_path / "elsewhere"
-    server = ServerProcess(tmp_path).start()
-    try:
-        with Client(server.address) as client:
-            client.enqueue(NewTask("work", "t"))
+    with ServerProcess(tmp_path) as server, Client(server.start().address) as client:
+        client.enqueue(NewTask("work", "t"))
         done(run, "backup", "create", target, "--address", server.address)
-    finally:
-        server.close()
     [manifest] = (target / "backups").iterdir()
     written = manifest.read_bytes()
-    digest = max(json.loads(written)["shards"][0]["files"], key=lambda each: each["size_bytes"])["sha256"]
+    digest = max(json.loads(written)["shards"][0]["files"], key=lambda item: item["size_bytes"])["sha256"]
     file = target / "files" / digest[:2] / digest
     content = file.read_bytes()
 
@@ -140,10 +137,7 @@ def test_a_cluster_is_backed_up_under_load_and_restored_on_other_nodes(
     with MapCluster(tmp_path / "first", shards=SHARDS, size=3).start() as cluster:
         with Client(cluster.address, timeout_s=DEADLINE_S) as client:
             client.set_queue("wide", spread=SHARDS)
-            client.pause_queue("held")
-            client.enqueue(NewTask("held", "h"))
-            client.enqueue(NewTask("mine", "m", request_id="once"))
-            [held] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
+            held = prepare(client)
             client.enqueue_many([NewTask("wide", "w", bytes([n])) for n in range(60)])
         with load.running(cluster.address):
             began_s = time.monotonic()
@@ -162,14 +156,8 @@ def test_a_cluster_is_backed_up_under_load_and_restored_on_other_nodes(
 
     with RestoredCluster(tmp_path / "second", restore, shards=SHARDS, size=2, replication=1).start() as cluster:
         with Client(cluster.address, timeout_s=DEADLINE_S) as client:
-            with pytest.raises(StaleToken):
-                client.ack(held)
-            [again] = client.reserve(["mine"], worker="w", lease_ms=LEASE_MS)
-            assert (again.task_id, again.claims) == (held.task_id, 1)
-            assert again.token > held.token
-            assert client.enqueue(NewTask("mine", "m", request_id="once")).duplicate
+            check_restored(client, held)
             assert client.queue_settings("held").policy.paused
-            assert client.reserve(["held"]) == []
             assert len(claim_all(client, ["wide"], 60)) == 60
             load.check(client, began_s, ended_s)
         other = "20260101T000000Z-00000000"
@@ -251,13 +239,9 @@ def test_leaders_that_change_and_brokers_that_die_meanwhile_cost_only_time(
 @pytest.mark.skipif(not IS_LONG, reason="takes longer")
 def test_a_static_list_is_restored_on_its_first_node(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "backups"
-    server = ServerProcess(tmp_path).start()
-    try:
-        with Client(server.address) as client:
-            client.enqueue_many([NewTask("work", "t", bytes([n])) for n in range(50)])
+    with ServerProcess(tmp_path) as server, Client(server.start().address) as client:
+        client.enqueue_many([NewTask("work", "t", bytes([n])) for n in range(50)])
         done(run, "backup", "create", target, "--address", server.address)
-    finally:
-        server.close()
     (tmp_path / "static").mkdir()
     with Cluster(tmp_path / "static") as cluster:
         done(run, "backup", "restore", target, "--data-dir", cluster.nodes["n1"].data_dir, "--node-name", "n1")
@@ -290,7 +274,7 @@ def test_workers_of_the_former_life_go_on_with_what_was_restored(run: Run, tmp_p
                 worker.wait_for("begin", 2, slow.id)
                 with chores.make_app(address) as app:
                     assert app.handle(slow.id).result(timeout=DEADLINE_S) == worker.pid
-                    assert [app.handle(each.id).info().state.name for each in later] == ["DELAYED"] * 5
+                    assert [app.handle(item.id).info().state.name for item in later] == ["DELAYED"] * 5
                 assert worker.stop().succeeded == 1, "once, as it was accepted once"
         finally:
             worker.close()

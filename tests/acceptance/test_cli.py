@@ -1,4 +1,5 @@
-"""The command line against a real server: tasks, queues, dead letters, a worker, a benchmark, and wrong use.
+"""The command line against a real server: what a new user does first, tasks, queues, dead letters, a worker, a
+benchmark, and wrong use.
 
 Commands run in this process unless it matters that they do not: a start of Python costs more than most of them.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
+from tests.integration import preloaded
 from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
 
 NO_TASK = "018f3a1c-0000-8000-8000-00000000ffff"
@@ -43,13 +45,6 @@ def slow(started, go_on):
         time.sleep(0.01)
     return "done"
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path_factory.mktemp("cli")).start()
-    yield server
-    server.close()
 
 
 class Here:
@@ -83,6 +78,12 @@ class Here:
         )
         return self._started[-1]
 
+    def ended(self, *arguments: str) -> str:
+        """What the executable prints until its good end."""
+        done = preloaded.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def close(self) -> None:
         """Leaves nothing running, whatever a test has come to."""
         for process in self._started:
@@ -107,9 +108,9 @@ class Here:
 
 @pytest.fixture
 def here(
-    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shared_server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Here]:
-    monkeypatch.setenv("HOLDFAST_ADDRESS", server.address)
+    monkeypatch.setenv("HOLDFAST_ADDRESS", shared_server.address)
     (tmp_path / "tasks.py").write_text(TASKS)
     here = Here(tmp_path, capsys)
     yield here
@@ -125,6 +126,25 @@ def stop(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[
     process.send_signal(number)
     out, err = process.communicate(timeout=DEADLINE_S)
     return process.returncode, out, err
+
+
+def test_the_banner_says_where_things_are_and_how_to_go_on(shared_server: ServerProcess) -> None:
+    first_task = f'holdfast enqueue default greet \'{{"name": "world"}}\' --address {shared_server.address}'
+    wait_until(lambda: first_task in shared_server.log_text, "the whole banner, which comes after the server serves")
+    banner = shared_server.log_text
+    assert f"http://127.0.0.1:{shared_server.ops_port}/metrics" in banner
+    assert str(shared_server.data_dir) in banner
+
+
+def test_enqueue_look_and_get(here: Here) -> None:
+    """As executables: these are what a new user tries first."""
+    enqueued = json.loads(here.ended("enqueue", "orders", "ship", '{"order": 17}', "--priority", "7", "--json"))
+    stats = json.loads(here.ended("queue", "stats", "orders", "--json"))["queues"][0]
+    assert (stats["queue"], stats["ready"], stats["claimed"], stats["dead"]) == ("orders", 1, 0, 0)
+    task = json.loads(here.ended("task", "get", enqueued["task_id"], "--json"))
+    assert (task["state"], task["queue"], task["priority"]) == ("READY", "orders", 7)
+    for people in (("queue", "stats", "orders"), ("task", "get", enqueued["task_id"])):
+        assert "orders" in here.ended(*people)
 
 
 def test_a_worker_from_its_start_to_its_warm_end(here: Here, worker: subprocess.Popen[str]) -> None:
@@ -151,7 +171,7 @@ def test_dead_letters_from_ls_to_discard(here: Here, worker: subprocess.Popen[st
         assert here.run("task", "wait", task_id, "--timeout", "30s") == 6
     assert stop(worker)[0] == 0
     listed = here.json("dlq", "ls", "sums")
-    assert sorted(each["task_id"] for each in listed["dead_letters"]) == sorted(ids)
+    assert sorted(dead_letter["task_id"] for dead_letter in listed["dead_letters"]) == sorted(ids)
     assert here.json("dlq", "ls", "sums", "--limit", "2")["more"] is True
     assert here.run("dlq", "ls", "sums") == 0
     assert "ATTEMPTS_SPENT" in here.out
@@ -205,20 +225,17 @@ def test_cancel_of_a_running_task_and_ctrl_c_in_a_wait(here: Here, worker: subpr
 
 def test_queue_ls(here: Here) -> None:
     here.enqueue("a-queue", "t")
-    assert "a-queue" in [each["queue"] for each in here.json("queue", "ls")["queues"]]
+    assert "a-queue" in [queue["queue"] for queue in here.json("queue", "ls")["queues"]]
     assert here.run("queue", "ls") == 0
     assert re.search(r"^a-queue +1 ", here.out, re.MULTILINE)
 
 
 def test_a_server_without_queues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    server = ServerProcess(tmp_path).start()
-    try:
-        assert main(["queue", "ls", "--address", server.address]) == 0
+    with ServerProcess(tmp_path) as server:
+        assert main(["queue", "ls", "--address", server.start().address]) == 0
         assert "There are no queues yet" in capsys.readouterr().out
         assert main(["queue", "ls", "--address", f"127.0.0.1:{server.ops_port}"]) == 4
         assert "Check the port" in capsys.readouterr().err, "that is its HTTP port"
-    finally:
-        server.close()
 
 
 def test_the_request_id_is_remembered_as_long_as_asked(here: Here) -> None:
@@ -235,10 +252,10 @@ def test_bench_leaves_nothing_behind(here: Here) -> None:
     assert stats["succeeded_total"] == 500
 
 
-def test_an_interrupted_bench_leaves_nothing_behind(here: Here, server: ServerProcess) -> None:
-    written = server.entries_written
+def test_an_interrupted_bench_leaves_nothing_behind(here: Here, shared_server: ServerProcess) -> None:
+    written = shared_server.entries_written
     process = here.start("bench", "--tasks", "1000000", "--batch", "100", "--json")
-    wait_until(lambda: server.entries_written > written + 20, "the benchmark to be under way")
+    wait_until(lambda: shared_server.entries_written > written + 20, "the benchmark to be under way")
     code, out, err = stop(process, signal.SIGINT)
     assert code == 130, err
     report = json.loads(out)
@@ -262,6 +279,12 @@ def test_an_interrupted_bench_leaves_nothing_behind(here: Here, server: ServerPr
         (("queue", "ls", "--address", "localhost"), 2, "host:port"),
         (("queue", "ls", "--address", "localhost:1"), 4, "holdfast dev"),
         (("worker", "no_such_module:app"), 2, "There is no module 'no_such_module'"),
+        (("task", "get", NO_TASK), 5, "task"),
+        (("task", "get", "nonsense"), 1, "task_id"),
+        (("queue", "stats", "never-used"), 5, "never-used"),
+        (("enqueue", "bad queue", "t"), 1, "queue"),
+        (("enqueue", "q", "t", "{not json"), 2, "JSON"),
+        (("enqueue", "q", "t", "--run-at", "2099-01-01T00:00:00+00:00"), 1, "run_at_ms"),
     ],
 )
 def test_a_mistake_gets_one_clear_line(here: Here, arguments: tuple[str, ...], exit_code: int, says: str) -> None:

@@ -1,9 +1,7 @@
 """`make demo`: it ends by itself, its verdict can fail, and it leaves nothing behind, however it ends."""
 
 import re
-import signal
 import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +12,7 @@ from examples.demo import __main__ as demo
 from examples.demo.record import Record, Verdict, judge
 from examples.demo.story import Story
 from holdfast.client import QueueStats
-from tests.acceptance.running import REPO, end, environment
-from tests.integration.server import wait_until
+from tests.acceptance.running import interrupt_demo, run_demo
 
 COMMAND = [sys.executable, "-m", "examples.demo"]
 TASKS = 10
@@ -91,15 +88,8 @@ def test_a_bad_verdict_is_an_exit_code(
     assert "none was lost" not in said
 
 
-def run_demo(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=REPO, env=environment({"TMPDIR": str(tmp_path)}), capture_output=True, text=True, check=False, timeout=110,
-    )  # fmt: skip
-
-
 def test_no_task_is_lost(tmp_path: Path) -> None:
-    done = run_demo(tmp_path, "--tasks", "1000")
+    done = run_demo([*COMMAND, "--tasks", "1000"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     events = (
         "Two workers run.",
@@ -120,7 +110,7 @@ def test_no_task_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_demo_that_takes_too_long_fails_and_cleans_up(tmp_path: Path) -> None:
-    done = run_demo(tmp_path, "--tasks", "1000000", "--time-limit", "1")
+    done = run_demo([*COMMAND, "--tasks", "1000000", "--time-limit", "1"], tmp_path)
     assert done.returncode == 1
     assert "FAILED: " in done.stdout
     assert "time limit of 1 s" in done.stdout
@@ -128,19 +118,9 @@ def test_a_demo_that_takes_too_long_fails_and_cleans_up(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    output = tmp_path / "output"
-    directory = tmp_path / "tmp"
-    directory.mkdir()
-    with output.open("wb") as file:
-        process = subprocess.Popen(COMMAND, cwd=REPO, env=environment({"TMPDIR": str(directory)}), stdout=file)
-    try:
-        wait_until(lambda: "Two workers run." in output.read_text() or process.poll() is not None, "two workers")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-    finally:
-        end(process)
-    assert list(directory.iterdir()) == []
-    found = re.search(r"The server runs at 127\.0\.0\.1:(\d+)\.", output.read_text())
+    exit_code, said = interrupt_demo(COMMAND, tmp_path, "Two workers run.")
+    assert exit_code == 130
+    found = re.search(r"The server runs at 127\.0\.0\.1:(\d+)\.", said)
     assert found is not None
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", int(found[1])), timeout=5):
         pass
@@ -148,6 +128,6 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tasks", ["0", "299", "1000001", "many"])
 def test_a_number_of_tasks_that_makes_no_sense_is_refused(tmp_path: Path, tasks: str) -> None:
-    refused = run_demo(tmp_path, "--tasks", tasks)
+    refused = run_demo([*COMMAND, "--tasks", tasks], tmp_path)
     assert refused.returncode == 2
     assert "--tasks" in refused.stderr

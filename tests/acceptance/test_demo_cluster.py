@@ -1,8 +1,6 @@
 """`make demo-cluster`: it ends by itself, tells what it does in order, and leaves nothing behind."""
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +9,7 @@ import pytest
 from examples.demo.record import Verdict
 from examples.demo_cluster import __main__ as demo
 from examples.demo_cluster.story import SHARDS, Account, Story
-from tests.acceptance.running import REPO, end, environment
-from tests.integration.server import wait_until
+from tests.acceptance.running import interrupt_demo, run_demo
 from tests.long import long_only
 
 COMMAND = [sys.executable, "-m", "examples.demo_cluster"]
@@ -20,17 +17,11 @@ TASKS = 1500
 TIME_LIMIT_S = 240
 
 
-def run_demo(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=REPO, env=environment({"TMPDIR": str(tmp_path)}), capture_output=True, text=True,
-        check=False, timeout=TIME_LIMIT_S + 60,
-    )  # fmt: skip
-
-
 @long_only
 @pytest.mark.timeout(TIME_LIMIT_S + 90)
 def test_no_task_is_lost(tmp_path: Path) -> None:
-    done = run_demo(tmp_path, "--tasks", str(TASKS), "--time-limit", str(TIME_LIMIT_S), "--json")
+    command = [*COMMAND, "--tasks", str(TASKS), "--time-limit", str(TIME_LIMIT_S), "--json"]
+    done = run_demo(command, tmp_path, TIME_LIMIT_S + 60)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads(done.stdout)
     assert summary["good"], summary
@@ -59,19 +50,7 @@ def test_no_task_is_lost(tmp_path: Path) -> None:
 @long_only
 @pytest.mark.timeout(180)
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    output, directory = tmp_path / "output", tmp_path / "tmp"
-    directory.mkdir()
-    with output.open("wb") as file:
-        process = subprocess.Popen(COMMAND, cwd=REPO, env=environment({"TMPDIR": str(directory)}), stdout=file)
-    try:
-        wait_until(
-            lambda: "A producer enqueues" in output.read_text() or process.poll() is not None, "the load", deadline_s=90
-        )
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == demo.EXIT_INTERRUPTED
-    finally:
-        end(process)
-    assert list(directory.iterdir()) == []
+    assert interrupt_demo(COMMAND, tmp_path, "A producer enqueues", deadline_s=90)[0] == demo.EXIT_INTERRUPTED
 
 
 def test_a_bad_verdict_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

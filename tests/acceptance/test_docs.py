@@ -84,10 +84,10 @@ def shown(name: str, value: object) -> str:
 
 
 def setting_row(field: FieldInfo, name: str) -> list[str]:
-    bounds = {key: getattr(each, key) for each in field.metadata for key in ("ge", "le") if hasattr(each, key)}
+    bounds = {key: getattr(item, key) for item in field.metadata for key in ("ge", "le") if hasattr(item, key)}
     choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
     if name == "nodes":
-        (most,) = [each.max_length for each in field.metadata]
+        (most,) = [item.max_length for item in field.metadata]
         allowed = f"up to {most} nodes"
     elif choices:
         allowed = ", ".join(f"`{choice}`" for choice in choices)
@@ -107,7 +107,7 @@ def setting_row(field: FieldInfo, name: str) -> list[str]:
 
 
 def patterns_of(field: FieldInfo) -> list[str]:
-    return [each.pattern for each in field.metadata if getattr(each, "pattern", None)]
+    return [item.pattern for item in field.metadata if getattr(item, "pattern", None)]
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,10 @@ class Stage:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path_factory.mktemp("examples"), retry_base_ms=50).start()
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def stage(server: ServerProcess, tmp_path: Path) -> Iterator[Stage]:
+def stage(shared_server: ServerProcess, tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as stack:
-        yield Stage(server, tmp_path, stack)
+        yield Stage(shared_server, tmp_path, stack)
 
 
 class MailSink(socketserver.ThreadingTCPServer):

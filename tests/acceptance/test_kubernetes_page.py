@@ -16,7 +16,7 @@ import typer.main
 import yaml
 
 from holdfast.broker.peers.tls import PeerTls
-from holdfast.cli.commands.root import _COMMAND_LINE_ERROR, make_app
+from holdfast.cli.commands.root import COMMAND_LINE_ERROR, make_app
 from tests.acceptance.running import REPO
 from tools.manifests.objects import MADE_ELSEWHERE, Manifests, command_of, hook_command, load
 from tools.manifests.rendering import OVERLAYS, RENDERED, has_kubectl, render_folder
@@ -55,7 +55,7 @@ def check_command(words: list[str]) -> None:
         command, rest = command.commands[rest[0]], rest[1:]  # type: ignore[assignment]
     try:
         command.make_context(words[0], rest)
-    except _COMMAND_LINE_ERROR as error:
+    except COMMAND_LINE_ERROR as error:
         raise AssertionError(f"{shlex.join(words)}: {error}") from error
 
 
@@ -70,7 +70,7 @@ def commands_of_manifests() -> list[list[str]]:
                 environment = every.environment(container, fields, "secret")
                 found += [command_of(container, environment), hook_command(container, environment)]
     ours = [words for words in found if words[:1] == ["holdfast"]]
-    return [words for at, words in enumerate(ours) if words not in ours[:at]]
+    return [words for index, words in enumerate(ours) if words not in ours[:index]]
 
 
 @pytest.mark.parametrize("words", commands_of_manifests(), ids=shlex.join)
@@ -125,7 +125,7 @@ def test_the_secrets_of_the_page_are_those_that_pods_need() -> None:
 
 
 def test_every_alert_is_on_the_page() -> None:
-    groups = [group for each in manifests("production").of("PrometheusRule") for group in each.spec["groups"]]
+    groups = [group for item in manifests("production").of("PrometheusRule") for group in item.spec["groups"]]
     alerts = {rule["alert"] for group in groups for rule in group["rules"]}
     assert {name for name in re.findall(r"`(Holdfast\w+)`", PAGE) if name.startswith("Holdfast")} == alerts
 
@@ -153,7 +153,7 @@ def test_certificates_made_by_hand_fit_the_brokers(tmp_path: Path) -> None:
     )  # fmt: skip
     brokers = manifests("production-secrets").find("StatefulSet", "holdfast-broker")
     assert brokers is not None
-    assert all(f"DNS:holdfast-broker-{at}" in shown.stdout for at in range(brokers.spec["replicas"]))
+    assert all(f"DNS:holdfast-broker-{index}" in shown.stdout for index in range(brokers.spec["replicas"]))
 
 
 @pytest.mark.skipif(not has_kubectl(), reason="kubectl is not on PATH")

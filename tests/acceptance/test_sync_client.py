@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -43,31 +43,38 @@ def use_new():
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path_factory.mktemp("sync-client")).start()
-    yield server
-    server.close()
+Run = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 
-def run(server: ServerProcess, program: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-W", "always", "-c", BEGIN + textwrap.dedent(program), server.address]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+@pytest.fixture
+def run(shared_server: ServerProcess) -> Run:
+    """Runs a program to its end, which has a client of the server."""
+
+    def program(text: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-W", "always", "-c", BEGIN + textwrap.dedent(text), shared_server.address]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    return program
 
 
-def test_a_task_from_beginning_to_end(server: ServerProcess) -> None:
-    with Client(server.address) as client:
-        accepted = client.enqueue(NewTask("orders", "ship", b"17"))
+@pytest.fixture
+def run_forking(run: Run) -> Run:
+    return lambda text: run(FORK + textwrap.dedent(text))
+
+
+def test_a_task_from_beginning_to_end(shared_server: ServerProcess, queue: str) -> None:
+    with Client(shared_server.address) as client:
+        accepted = client.enqueue(NewTask(queue, "ship", b"17"))
         with pytest.raises(ResultTimeout):
             client.wait_task(accepted.task_id, timeout_s=0.05)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(client.wait_task, accepted.task_id, timeout_s=30)
-            [claimed] = client.reserve(["orders"], wait_ms=5_000)
+            [claimed] = client.reserve([queue], wait_ms=5_000)
             client.extend(claimed, 60_000)
             client.ack(claimed, result=b"shipped")
             assert waiting.result(30).result == b"shipped"
         assert client.get_task(accepted.task_id).state is TaskState.SUCCEEDED
-        assert "orders" in [stats.queue for stats in client.list_queues().queues]
+        assert queue in [stats.queue for stats in client.list_queues().queues]
         with pytest.raises(NotDead):
             client.get_dead_letter(accepted.task_id)
 
@@ -83,11 +90,11 @@ PROGRAMS = {
     """,
     "daemons in calls": """
         call()
-        def poll():
-            client.reserve(["none"], wait_ms=30_000)
-        for _ in range(3):
+        names = {f"{os.getpid()}-{number}" for number in range(3)}
+        for name in names:
+            poll = lambda name=name: client.reserve(["none"], wait_ms=30_000, worker=name)
             threading.Thread(target=poll, daemon=True).start()
-        while len(client._thread._life._running) < 3:
+        while not names <= {each.worker for each in client.list_workers(page_size=1000).workers if each.is_waiting}:
             time.sleep(0.001)
     """,
     "a thread at work": """
@@ -99,25 +106,23 @@ PROGRAMS = {
     "no server": """
         client = Client("127.0.0.1:1")
         threading.Thread(target=call, args=(client,), daemon=True).start()
-        while client._thread._life is None or not client._thread._life._running:
+        while threading.active_count() < 3:  # the caller, and the client's own
             time.sleep(0.001)
     """,
 }
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
-def test_a_program_that_never_closes_its_client_ends_promptly_and_silently(server: ServerProcess, program: str) -> None:
+def test_a_program_that_never_closes_its_client_ends_promptly_and_silently(run: Run, program: str) -> None:
     # How the end goes depends on which thread is where: once is not enough.
     for _ in range(3):
-        done = run(server, textwrap.dedent(program) + "\nprint(time.monotonic())")
+        done = run(textwrap.dedent(program) + "\nprint(time.monotonic())")
         assert (done.returncode, done.stderr) == (0, "")
         assert time.monotonic() - float(done.stdout) < END_S_MAX
 
 
-def test_ctrl_c_ends_a_program_in_a_call(server: ServerProcess) -> None:
-    done = run(
-        server,
-        """
+def test_ctrl_c_ends_a_program_in_a_call(run: Run) -> None:
+    done = run("""
         def is_waiting():
             # Python does not notice a signal that comes between its last look for one and the wait, until that is over.
             with open(f"/proc/self/task/{os.getpid()}/stat") as stat:
@@ -134,31 +139,23 @@ def test_ctrl_c_ends_a_program_in_a_call(server: ServerProcess) -> None:
             client.reserve(["none"], wait_ms=50_000)
         except KeyboardInterrupt:
             print("interrupted")
-        """,
-    )
+        """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
-def test_a_client_works_on_both_sides_of_a_fork(server: ServerProcess) -> None:
-    done = run(
-        server,
-        FORK
-        + """
+def test_a_client_works_on_both_sides_of_a_fork(run_forking: Run) -> None:
+    done = run_forking("""
 for _ in range(5):
     call()
     print(in_child(call), in_child(use_new))
 call()
-""",
-    )
+""")
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 0\n" * 5, "")
 
 
-def test_a_client_works_in_a_child_of_a_busy_program(server: ServerProcess) -> None:
+def test_a_client_works_in_a_child_of_a_busy_program(run_forking: Run) -> None:
     """The fork waits for short calls; those that begin meanwhile wait for the fork."""
-    done = run(
-        server,
-        FORK
-        + """
+    done = run_forking("""
 over = threading.Event()
 def work():
     while not over.is_set():
@@ -170,17 +167,13 @@ print([in_child(call) for _ in range(5)])
 over.set()
 for thread in threads:
     thread.join()
-""",
-    )
+""")
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 0, 0, 0, 0]\n", "")
 
 
 @pytest.mark.parametrize("use", ["call", "use_new"], ids=["inherited", "new"])
-def test_a_child_of_a_program_in_a_long_poll_gets_an_error_instead_of_silence(server: ServerProcess, use: str) -> None:
-    done = run(
-        server,
-        FORK
-        + f"""
+def test_a_child_of_a_program_in_a_long_poll_gets_an_error_instead_of_silence(run_forking: Run, use: str) -> None:
+    done = run_forking(f"""
 polled = []
 def poll():
     polled.append(client.reserve(["polled-{use}"], wait_ms=50_000))
@@ -192,17 +185,13 @@ client.enqueue(NewTask("polled-{use}", "t"))
 thread.join()
 call()
 print(code, len(polled[0]))
-""",
-    )
+""")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"No client works in a process that was forked .*\n9 1\n", done.stdout), done.stdout
 
 
-def test_an_async_client_in_such_a_child_gets_the_error_too(server: ServerProcess) -> None:
-    done = run(
-        server,
-        FORK
-        + """
+def test_an_async_client_in_such_a_child_gets_the_error_too(run_forking: Run) -> None:
+    done = run_forking("""
 import asyncio
 from holdfast.client import AsyncClient
 async def list_queues():
@@ -215,7 +204,6 @@ code = in_child(lambda: asyncio.run(list_queues()))
 client.enqueue(NewTask("polled-async", "t"))
 thread.join()
 print(code)
-""",
-    )
+""")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("\n9\n"), done.stdout

@@ -13,7 +13,6 @@ from holdfast.client import (
     Holdfast,
     InvalidAddress,
     NewTask,
-    QueueStats,
     TaskCancelled,
     TaskFailed,
     TaskInfo,
@@ -23,7 +22,7 @@ from holdfast.client import (
     current_task,
 )
 from tests.acceptance.apps import chores
-from tests.acceptance.conftest import MakeWorker
+from tests.acceptance.conftest import MakeWorker, results, stats
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.server import wait_until
 
@@ -31,16 +30,6 @@ TIMEOUT_S = 20.0
 # What is told at once arrives far below this, also on a busy machine; what waits for the end of a long poll needs up to
 # 30 s.
 PROMPT_S = 15.0
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """Handlers wait for this file: `gate.touch()` lets them go on."""
-    return tmp_path / "gate"
-
-
-def stats(app: Holdfast, queue: str) -> QueueStats:
-    return app.run(lambda client: client.queue_stats(queue))
 
 
 def enqueue_raw(app: Holdfast, name: str, payload: bytes, **options: Any) -> Handle[Any]:
@@ -58,10 +47,6 @@ def dead_letter(app: Holdfast, handle: Handle[Any]) -> TaskInfo:
 
 def wait_for_failure(handle: Handle[Any]) -> None:
     wait_until(lambda: handle.info().failures > 0, "a failed attempt", deadline_s=PROMPT_S)
-
-
-def results(handles: list[Handle[Any]]) -> list[Any]:
-    return [handle.result(timeout=TIMEOUT_S) for handle in handles]
 
 
 # --- slots ------------------------------------------------------------------------------------------------------------
@@ -241,8 +226,8 @@ def test_whatever_a_handler_does_its_attempt_ends(
     """The slot is free again, and the task does not stay with the worker for ever."""
     arguments = () if when is None else (when,)
     worker = make_worker([queue], concurrency=1)
-    for each in (name, f"{name}_async"):
-        handle = app.tasks[each].options(queue=queue).enqueue(*arguments)
+    for item in (name, f"{name}_async"):
+        handle = app.tasks[item].options(queue=queue).enqueue(*arguments)
         after = app.tasks["echo"].options(queue=queue).enqueue("next")
         assert after.result(timeout=PROMPT_S) == "next"
         wait_for_failure(handle)
@@ -309,9 +294,9 @@ def test_a_blocking_handler_sees_that_it_is_cancelled(
 ) -> None:
     handle = app.tasks["wait_at"].enqueue(str(gate), obeys=True)
     deaf = app.tasks["wait_at"].enqueue(str(gate))
-    for each in (handle, deaf):
-        everyday_worker.wait_for("begin", 1, each.id)
-        assert each.cancel() is TaskState.CLAIMED
+    for item in (handle, deaf):
+        everyday_worker.wait_for("begin", 1, item.id)
+        assert item.cancel() is TaskState.CLAIMED
     with pytest.raises(TaskCancelled):
         handle.result(timeout=TIMEOUT_S)
     [reported] = everyday_worker.journal("reported", handle.id)
@@ -391,16 +376,8 @@ async def test_every_task_is_claimed_for_its_own_lease(app: Holdfast, queue: str
     assert leases_ms == {"short": 1_000, "long": 20_000, "other": 30_000}
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_the_server_tells_workers_apart_by_their_names() -> None:
     app = chores.make_app("localhost:7400")
-    for wrong in ({"concurrency": 0}, {"concurrency": 1_001}, {"grace": -1}, {"queues": {"mail": 0}}):
-        with pytest.raises(ValueError, match="Expected"):
-            Worker(app, **wrong)
-    with pytest.raises(TypeError, match="list"):
-        Worker(app, "mail")
-    with pytest.raises(ValueError, match="has none"):
-        Worker(Holdfast("localhost:7400"))
     with pytest.raises(InvalidAddress):
         Worker(app, address="nonsense")
-    assert dict(Worker(app).queues) == {"default": None}
-    assert Worker(app).name != Worker(app).name, "the server tells workers apart by their names"
+    assert Worker(app).name != Worker(app).name

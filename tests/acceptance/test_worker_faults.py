@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.client import Handle, Holdfast, QueueStats, TaskFailed, TaskState, WorkerReport
 from tests.acceptance.apps import chores
-from tests.acceptance.conftest import MakeWorker
+from tests.acceptance.conftest import MakeWorker, results, stats
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import ServerProcess, wait_until
@@ -25,21 +25,12 @@ KINDS = ("wait_at", "wait_at_async")
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """Handlers wait for this file: `gate.touch()` lets them go on."""
-    return tmp_path / "gate"
-
-
-@pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server that the test may end."""
     directory = tmp_path / "server"
     directory.mkdir()
-    server = ServerProcess(directory)
-    try:
+    with ServerProcess(directory) as server:
         yield server.start()
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -49,17 +40,9 @@ def proxy(shared_server: ServerProcess) -> Iterator[Proxy]:
         yield proxy
 
 
-def stats(app: Holdfast, queue: str) -> QueueStats:
-    return app.run(lambda client: client.queue_stats(queue))
-
-
-def results(handles: list[Handle[Any]]) -> list[Any]:
-    return [handle.result(timeout=TIMEOUT_S) for handle in handles]
-
-
-def wait_at_gate(app: Holdfast, queue: str, gate: Path, each: int = 1) -> list[Handle[Any]]:
+def wait_at_gate(app: Holdfast, queue: str, gate: Path, times: int = 1) -> list[Handle[Any]]:
     """Enqueues tasks that wait at the gate, blocking and async ones in turn."""
-    return app.enqueue_many([app.tasks[name].options(queue=queue).call(str(gate)) for name in KINDS] * each).handles()
+    return app.enqueue_many([app.tasks[name].options(queue=queue).call(str(gate)) for name in KINDS] * times).handles()
 
 
 def use(app: Holdfast, queue: str) -> None:
@@ -97,7 +80,7 @@ def test_the_tasks_of_a_killed_worker_are_done_by_another(
     app: Holdfast, make_worker: MakeWorker, queue: str, gate: Path
 ) -> None:
     killed = make_worker([queue], lease=LEASE_S)
-    handles = wait_at_gate(app, queue, gate, each=3)
+    handles = wait_at_gate(app, queue, gate, times=3)
     killed.wait_for("begin", 6)
     other = make_worker([queue], lease=LONG_LEASE_S)
     killed.signal(signal.SIGKILL)
@@ -132,7 +115,7 @@ def test_a_paused_worker_does_not_report_what_another_has_done(
         worker.signal(signal.SIGCONT)
     paused.wait_for("end", 2)
     reports = [worker.stop() for worker in (paused, idle)]
-    assert [(each.succeeded, each.failed, each.released) for each in reports] == [(0, 0, 0)] * 2
+    assert [(report.succeeded, report.failed, report.released) for report in reports] == [(0, 0, 0)] * 2
     assert reports[0].lost == 2
     assert reports[1].lost >= 1
     for worker, report in zip((paused, idle), reports, strict=True):
@@ -188,8 +171,8 @@ def test_a_worker_that_is_cut_off_stops_its_handlers(
     [reported] = worker.wait_for("reported", 1, obedient.id)
     assert [line["lease_lost"] for line in (interrupted, reported)] == [True, True]
     assert [line["cancel_requested"] for line in (interrupted, reported)] == [False, False]
-    for each in (handle, obedient):
-        wait_for_state(each, TaskState.READY)
+    for item in (handle, obedient):
+        wait_for_state(item, TaskState.READY)
     gate.touch()
     proxy.set()
     proxy.reset()
@@ -197,14 +180,14 @@ def test_a_worker_that_is_cut_off_stops_its_handlers(
     report = worker.stop()
     assert (report.succeeded, report.failed, report.lost) == (2, 0, 2)
     assert stale_reports(shared_server) == stale_before
-    assert [each.info().failures for each in (handle, obedient)] == [0, 0]
+    assert [one.info().failures for one in (handle, obedient)] == [0, 0]
 
 
 def test_a_cut_that_is_shorter_than_the_lease_does_no_harm(
     app: Holdfast, make_worker: MakeWorker, proxy: Proxy, queue: str, gate: Path
 ) -> None:
     worker = make_worker([queue], lease=LONG_LEASE_S, address=proxy.address, concurrency=6)
-    handles = wait_at_gate(app, queue, gate, each=2)
+    handles = wait_at_gate(app, queue, gate, times=2)
     worker.wait_for("begin", 4)
     proxy.set(requests=Flow.HOLD, answers=Flow.HOLD)
     gate.touch()
@@ -228,7 +211,7 @@ def test_lost_answers_to_reports_do_no_harm(
     fail_at = app.tasks["fail_at"].options(queue=queue, max_attempts=2)
     for number in range(3):
         gate = tmp_path / f"gate{number}"
-        handles = wait_at_gate(app, queue, gate, each=2)
+        handles = wait_at_gate(app, queue, gate, times=2)
         failing = app.enqueue_many([fail_at.call(str(gate))] * 2).handles()
         worker.wait_for("begin", 8 * number + 6)
         wait_for_poll(app, queue)

@@ -6,7 +6,6 @@ It is started through the library (`Worker(app, …).run()`) or through the comm
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -14,13 +13,13 @@ from typing import Any, Self
 from holdfast.client import WorkerReport
 from tests.acceptance.apps import chores
 from tests.integration import preloaded
-from tests.integration.server import DEADLINE_S, wait_until
+from tests.integration.server import TestedProcess, wait_until
 
 REPO = Path(__file__).resolve().parents[2]
 APPS = "tests.acceptance.apps"
 
 
-class WorkerProcess:
+class WorkerProcess(TestedProcess):
     """One worker. Whatever its handlers write to their journal can be waited for."""
 
     def __init__(
@@ -46,7 +45,6 @@ class WorkerProcess:
         self._lease = lease
         self._through_command = command or bool(options)
         self._options = options
-        self._process: subprocess.Popen[bytes] | preloaded.Forked | None = None
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -75,37 +73,12 @@ class WorkerProcess:
             arguments += ["-q", queue if limit is None else f"{queue}:{limit}"]
         return [*arguments, "-c", str(self._concurrency), "--grace", f"{self._grace:g}s", *self._options]
 
-    def signal(self, number: signal.Signals) -> None:
-        self._running().send_signal(number)
-
-    def wait_for_exit(self, deadline_s: float = DEADLINE_S) -> int:
-        return self._running().wait(deadline_s)
-
     def stop(self) -> WorkerReport:
         """SIGTERM; waits for the end, which must be a good one."""
         self.signal(signal.SIGTERM)
         exit_code = self.wait_for_exit()
         assert exit_code == 0, self.log_text
         return self.report
-
-    def close(self) -> None:
-        """Leaves nothing running, whatever the test did."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    @property
-    def pid(self) -> int:
-        return self._running().pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._running().poll()
-
-    def _running(self) -> subprocess.Popen[bytes] | preloaded.Forked:
-        assert self._process is not None, "it was never started"
-        return self._process
 
     # --- what it says -----------------------------------------------------------------------------------------
 

@@ -10,11 +10,12 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from holdfast.client import Client, ReplicaInfo, ReplicaRole
-from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
 
 HOST = "127.0.0.1"
 MIB = 1024 * 1024
@@ -95,7 +96,7 @@ class NodeProcess(ServerProcess):
 
     def leads_in(self, shard: int) -> int | None:
         """The term in which it leads, as far as it has said since its last start; None if it does not."""
-        said = [(event, term) for event, each, term in self._said(self.log_text) if each == shard]
+        said = [(event, term) for event, item, term in self._said(self.log_text) if item == shard]
         return said[-1][1] if self.is_up and not self.paused and said and said[-1][0] == "leading" else None
 
     @staticmethod
@@ -108,7 +109,7 @@ class NodeProcess(ServerProcess):
         return [(line["event"], int(line["shard"]), int(line["term"])) for line in said]
 
 
-class Cluster:
+class Cluster(Closed):
     """`size` brokers with the same list of nodes."""
 
     def __init__(
@@ -142,18 +143,12 @@ class Cluster:
             'cluster_name = "chaos"',
             f"shards = {self._shards}",
         ]
-        for each in self.names:
-            lines += ["[[nodes]]", f'name = "{each}"', f'address = "{HOST}:{self._ports[each]}"']
-            lines += [f'peer_address = "{HOST}:{self._peer_ports[each]}"']
+        for item in self.names:
+            lines += ["[[nodes]]", f'name = "{item}"', f'address = "{HOST}:{self._ports[item]}"']
+            lines += [f'peer_address = "{HOST}:{self._peer_ports[item]}"']
         return "\n".join(lines) + "\n"
 
     # --- life -------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> Self:
         """Starts all that are down and waits until each serves: none can found a group alone."""
@@ -243,6 +238,18 @@ class Cluster:
             else (reported.index, one.state_hash)
             for one in reported.replicas
         }
+
+    def check_hashes(self) -> None:
+        """All replicas of each shard hold the same."""
+        for shard in range(self._shards):
+            hashes = wait_until(partial(self._all_hashes, shard), f"the hashes of shard {shard}")
+            assert len(set(hashes.values())) == 1, hashes
+
+    def _all_hashes(self, shard: int) -> dict[str, tuple[int, str]]:
+        """None if one is missing: a replica that was sent a snapshot meanwhile has passed the place without a look."""
+        found = self.hashes(shard)
+        assert set(found) == set(self.names)
+        return found if not any(reported.startswith("none: ") for _, reported in found.values()) else {}
 
     # --- damage -------------------------------------------------------------------------------------------------
 

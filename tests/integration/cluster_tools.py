@@ -1,10 +1,7 @@
 """What tests of a cluster share: raw calls, the command line, and looks at replicas. Everything here blocks."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +9,13 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.client import Accepted, Client, HoldfastError, Membership, NewTask, ReplicaRole
+from holdfast.client import Accepted, Client, Membership, NewTask, ReplicaRole
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.integration import preloaded
 from tests.integration.cluster import Cluster
 from tests.integration.server import DEADLINE_S, wait_until
 
 MIB = 1024 * 1024
-PAUSE_S = 0.005  # between calls: the machine is to have time for the cluster
 # A log that is kept for nobody, in files as small as they may be: who was away needs a snapshot.
 NOTHING_KEPT: dict[str, Any] = {
     "segment_bytes": MIB,
@@ -118,17 +114,6 @@ def wait_for_members(cluster: Cluster, shards: int = 1) -> None:
     cluster.wait_whole()
 
 
-def assert_equal_states(cluster: Cluster, shard: int = 0) -> None:
-    def poll() -> dict[str, tuple[int, str]]:
-        found = cluster.hashes(shard)
-        assert set(found) == set(cluster.names)
-        # A replica that was sent a snapshot meanwhile has passed the place without a look.
-        return found if not any(reported.startswith("none: ") for _, reported in found.values()) else {}
-
-    hashes = wait_until(poll, f"the hashes of shard {shard}")
-    assert len(set(hashes.values())) == 1, hashes
-
-
 def wait_caught_up(cluster: Cluster, name: str) -> None:
     """Returns once a node has applied everything that is committed now."""
     newest = max(one.commit_index for one in cluster.replicas().values())
@@ -163,7 +148,7 @@ def damage(cluster: Cluster, name: str, pattern: str) -> Path:
     assert not cluster.nodes[name].is_up
     contents = {path: path.read_bytes() for path in cluster.nodes[name].data_dir.glob(pattern)}
     path, data = max(contents.items(), key=lambda item: len(item[1].rstrip(b"\0")))
-    offset = next(at for at in range(len(data.rstrip(b"\0")) // 3, len(data)) if data[at])
+    offset = next(index for index in range(len(data.rstrip(b"\0")) // 3, len(data)) if data[index])
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(bytes([data[offset] ^ 0x10]))
@@ -182,87 +167,3 @@ def fill(client: Client, queue: str, count: int, size_bytes: int) -> list[str]:
         ids += [outcome.task_id for outcome in client.enqueue_many(tasks) if isinstance(outcome, Accepted)]
     assert len(ids) == count
     return ids
-
-
-@dataclass
-class Load:
-    """What producers and workers have done while something happened to the cluster."""
-
-    address: str
-    queue: str
-    sent: dict[str, str] = field(default_factory=dict)  # request id to task id, once it was accepted
-    finished: list[str] = field(default_factory=list)  # task ids whose ack was accepted, in order
-    failures: list[BaseException] = field(default_factory=list)
-    _ends: threading.Event = field(default_factory=threading.Event)
-
-    def wait_for(self, more: int) -> None:
-        """Returns after this many more tasks were accepted and as many finished."""
-        sent, finished = len(self.sent) + more, len(self.finished) + more
-        wait_until(
-            lambda: self.failures or (len(self.sent) >= sent and len(self.finished) >= finished),
-            f"{more} more tasks to be accepted and finished",
-        )
-        assert self.failures == []
-
-    def produce(self) -> None:
-        with Client(self.address, timeout_s=DEADLINE_S) as client:
-            number = 0
-            while not self._ends.wait(PAUSE_S):
-                request_id = f"r{number}"
-                number += 1
-                self.sent[request_id] = client.enqueue(NewTask(self.queue, "t", request_id=request_id)).task_id
-
-    def work(self) -> None:
-        with Client(self.address, timeout_s=DEADLINE_S) as client:
-            while not self._ends.is_set():
-                for claim in client.reserve([self.queue], max_tasks=10, wait_ms=200, worker="w", lease_ms=60_000):
-                    client.ack(claim)
-                    self.finished.append(claim.task_id)
-
-    def stop(self) -> None:
-        self._ends.set()
-
-    def guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except HoldfastError as error:
-            self.failures.append(error)
-
-
-@contextmanager
-def load_on(cluster: Cluster, queue: str) -> Iterator[Load]:
-    """Producers and workers at work, from the first accepted task on."""
-    load = Load(cluster.address, queue)
-    threads = [threading.Thread(target=load.guarded, args=[work]) for work in (load.produce, load.work)]
-    for thread in threads:
-        thread.start()
-    try:
-        load.wait_for(1)
-        yield load
-    finally:
-        load.stop()
-        for thread in threads:
-            thread.join()
-    assert load.failures == []
-
-
-def check_nothing_lost_or_repeated(cluster: Cluster, load: Load) -> None:
-    """Every accepted request is one task, every task was finished once, and nothing else is there."""
-    with Client(cluster.address) as client:
-        rest = _finish_rest(client, load.queue)
-        stats = client.queue_stats(load.queue)
-    done = [*load.finished, *rest]
-    assert len(done) == len(set(done)), "a task was finished twice"
-    assert set(load.sent.values()) <= set(done), "an accepted task was lost"
-    assert len(set(load.sent.values())) == len(load.sent), "two requests are one task"
-    # An enqueue that was cut off at the end may have come through without being counted here, but only one.
-    assert len(load.sent) <= stats.enqueued_total <= len(load.sent) + 1
-    assert (stats.succeeded_total, stats.ready, stats.claimed) == (stats.enqueued_total, 0, 0)
-
-
-def _finish_rest(client: Client, queue: str) -> list[str]:
-    done: list[str] = []
-    while claims := client.reserve([queue], max_tasks=100, worker="w"):
-        client.ack_many(claims)
-        done += [claim.task_id for claim in claims]
-    return done

@@ -48,9 +48,15 @@ def make_server(tmp_path: Path) -> Iterator[MakeServer]:
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests that need nothing but a queue of their own; they must leave it running."""
-    server = ServerProcess(tmp_path_factory.mktemp("shared")).start()
-    yield server
-    server.close()
+    with ServerProcess(tmp_path_factory.mktemp("shared")) as server:
+        yield server.start()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One for all tests of a module; those that need other settings make their own."""
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server.start()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.etcd.api import Changes, Delete, Etcd, EtcdUnavailableError, OutcomeUnknownError, Put, Unchanged
+from holdfast.cluster.etcd.api import Changes, CommitUnknownError, Delete, Etcd, EtcdUnavailableError, Put, Unchanged
 from holdfast.cluster.etcd.process import EtcdProcess, free_ports
 
 # Data need not survive a power cut of the machine, elections need not wait for slow networks, and a test may look for
@@ -157,7 +157,7 @@ class Writer:
                 committed = await self._etcd.commit([Unchanged(key, 0)], [Put(key, b"x")])
                 assert committed.is_done
                 self.acknowledged[key] = committed.revision
-            except OutcomeUnknownError:
+            except CommitUnknownError:
                 self.unknown.add(key)
             except EtcdUnavailableError:
                 self.failed.add(key)

@@ -1,15 +1,17 @@
 """A cluster with a map: a real etcd, real brokers, real routers, on this machine. Everything here blocks."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import pytest
 
 from holdfast.client import Client, ClusterInfo, ClusterShard, NotFound, Plan, ReplicaInfo, ReplicaRole
 from holdfast.cluster.etcd.process import EtcdProcess
 from tests.integration.cluster import HOST, LAG_MAX, SETTINGS, NodeProcess, free_ports
-from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
+from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
 
 NAME = "tested"
 LOOK_EVERY_S = 0.05
@@ -37,7 +39,7 @@ class RouterProcess(ServerProcess):
         self.ops_port = self.events("serving")[-1]["ops_port"]
 
 
-class MapCluster:
+class MapCluster(Closed):
     """`size` brokers and `routers` routers, initialised with `shards` shards."""
 
     node_prefix = "n"  # of their names
@@ -58,7 +60,7 @@ class MapCluster:
         self.nodes: dict[str, NodeProcess] = {}
         self._onlooker: Client | None = None
         ports = enumerate(free_ports(routers))
-        self.routers = [RouterProcess(self._home(f"r{at + 1}"), port, self.etcd_endpoints) for at, port in ports]
+        self.routers = [RouterProcess(self._home(f"r{index + 1}"), port, self.etcd_endpoints) for index, port in ports]
 
     def _home(self, name: str) -> Path:
         home = self.directory / name
@@ -66,12 +68,6 @@ class MapCluster:
         return home
 
     # --- life -------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> Self:
         """Everything, founded and led."""
@@ -213,6 +209,17 @@ class MapCluster:
                 assert len(set(hashes)) == 1, f"shard {number}: {hashes}"
 
 
+def map_cluster(**settings: Any) -> Any:
+    """A fixture: one cluster for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
+        with MapCluster(tmp_path_factory.mktemp("cluster"), **settings) as running:
+            yield running.start()
+
+    return cluster
+
+
 def _etcd_of(directory: Path, size: int) -> list[EtcdProcess]:
     """Its members, not yet started; with one it is alone."""
     names = [f"etcd{number or ''}" for number in range(size)]
@@ -229,7 +236,7 @@ def _etcd_of(directory: Path, size: int) -> list[EtcdProcess]:
 def _all_hashes(client: Client, shard: int) -> list[str]:
     """Of each replica; none if one has none."""
     hashes = [one.state_hash for one in client.hash_shard(shard).replicas]
-    return [each for each in hashes if each is not None] if None not in hashes else []
+    return [shard_hash for shard_hash in hashes if shard_hash is not None] if None not in hashes else []
 
 
 def _alive(info: ClusterInfo) -> list[str]:

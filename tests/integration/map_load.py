@@ -1,4 +1,4 @@
-"""Producers and workers on a cluster with a map, while something happens to it, and what must hold afterwards.
+"""Producers and workers on a cluster, while something happens to it, and what must hold afterwards.
 
 Every task carries a payload of its own, so that a task that was made twice is seen whatever its ids are.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from holdfast.client import (
     Accepted,
@@ -24,7 +25,6 @@ from holdfast.client import (
     TaskState,
 )
 from holdfast.routing.homes import home_shard
-from tests.integration.map_cluster import MapCluster
 from tests.integration.server import DEADLINE_S, wait_until
 from tests.long import IS_LONG
 
@@ -49,6 +49,15 @@ def claim_all(client: Client, queues: Sequence[str], count: int) -> list[Claimed
 
     wait_until(poll, f"{count} tasks")
     return [*claims, *client.reserve(queues, max_tasks=count, worker="w")]
+
+
+class Loaded(Protocol):
+    """A cluster of whichever kind."""
+
+    @property
+    def address(self) -> str: ...
+
+    def check_hashes(self) -> None: ...
 
 
 @dataclass
@@ -137,7 +146,7 @@ class MapLoad:
 
     # --- what must hold ---------------------------------------------------------------------------------------
 
-    def check(self, cluster: MapCluster) -> None:
+    def check(self, cluster: Loaded) -> None:
         """Nothing accepted is lost, nothing was made twice, all was finished, and replicas hold the same."""
         assert self.failures == [], self.failures
         assert len(self.accepted) > 20
@@ -145,7 +154,9 @@ class MapLoad:
             wait_until(lambda: self._is_finished(client), "all tasks to be finished", deadline_s=2 * DEADLINE_S)
             ids = list(self.accepted.values())
             found = [
-                one for at in range(0, len(ids), 500) for one in client.wait_tasks(ids[at : at + 500], timeout_s=5)
+                one
+                for index in range(0, len(ids), 500)
+                for one in client.wait_tasks(ids[index : index + 500], timeout_s=5)
             ]
         lost = [one for one in found if not isinstance(one, TaskInfo) or one.state is not TaskState.SUCCEEDED]
         assert lost == []
@@ -165,23 +176,24 @@ class MapLoad:
 
 @contextmanager
 def load_on(
-    cluster: MapCluster, queues: Sequence[str], *, kinds: Sequence[str] = ("own",), direct_through: str = ""
-) -> Iterator[MapLoad]:
+    cluster: Loaded, queues: Sequence[str], *, kinds: Sequence[str] = ("own",), direct_through: str = "",
+    has_map: bool = True,
+) -> Iterator[MapLoad]:  # fmt: skip
     """A producer of each kind and a worker through the routers, and the same again straight to the brokers; from the
-    first accepted tasks on. `direct_through`: who tells the latter where the brokers are, if not the routers."""
+    first accepted tasks on. `direct_through`: who tells the latter where the brokers are, if not the routers. Without a
+    map there are no routers, and one client is enough."""
     load = MapLoad(queues)
     load.working.set()
-    clients = [
-        Client(cluster.address, timeout_s=DEADLINE_S),
-        Client(direct_through or cluster.address, timeout_s=DEADLINE_S, direct=True),
-    ]
+    clients = [Client(cluster.address, timeout_s=DEADLINE_S)]
+    if has_map:
+        clients.append(Client(direct_through or cluster.address, timeout_s=DEADLINE_S, direct=True))
     works = [partial(load.work, client) for client in clients]
     works += [partial(load.produce, client, kind) for client in clients for kind in kinds]
     threads = [threading.Thread(target=_guarded, args=(load, work), daemon=True) for work in works]
     for thread in threads:
         thread.start()
     try:
-        load.wait_for(2 * BATCH * len(kinds))
+        load.wait_for(len(clients) * BATCH * len(kinds))
         yield load
     finally:
         load.stop()

@@ -183,8 +183,8 @@ def _serve(requests: socket.socket) -> tuple[str, list[str]] | None:
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
-                for each in (requests, ended, wakes):
-                    each.close()
+                for item in (requests, ended, wakes):
+                    item.close()
                 for file in (*running.values(), tells):
                     os.close(file)
                 return _become(json.loads(message), standard)

@@ -4,7 +4,8 @@ import socket
 import struct
 import threading
 from enum import Enum
-from typing import Self
+
+from tests.integration.server import Closed
 
 _CHUNK_BYTES = 64 * 1024
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -18,7 +19,7 @@ class Flow(Enum):
     LOSE = "lose"  # never seen again; the connection is of no use afterwards, so reset it
 
 
-class Proxy:
+class Proxy(Closed):
     """Listens on a port of its own and passes everything on to `target_port`, which may change."""
 
     def __init__(self, target_port: int) -> None:
@@ -32,12 +33,6 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def address(self) -> str:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -37,81 +38,29 @@ def wait_until(poll: Callable[[], T], what: str, *, deadline_s: float = DEADLINE
         time.sleep(LOOK_EVERY_S)
 
 
-class ServerProcess:
-    """One server on one data directory. Its settings are names of the configuration, given through the environment."""
+class Closed(ABC):
+    """What is ended with its block, whatever the test did."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        data_dir: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        open_files_max: int | None = None,
-        **settings: object,
-    ) -> None:
-        self.data_dir = data_dir or directory / "data"
-        self.settings = DEFAULTS | settings
-        self.port = 0
-        self.ops_port = 0
-        self._env = dict(env or {})
-        self._prefix = () if open_files_max is None else ("sh", "-c", f'ulimit -n {open_files_max}; exec "$0" "$@"')
-        self._log_path = directory / "server.log"
-        self._life_starts = 0  # where in the log the present life of the server begins
-        self._process: subprocess.Popen[bytes] | preloaded.Forked | None = None
+    @abstractmethod
+    def close(self) -> None: ...
 
-    # --- life -------------------------------------------------------------------------------------------------
-
-    def start(self) -> Self:
-        """Starts it and waits until it serves."""
-        self.launch()
-        wait_until(lambda: self.events("serving") or self.exit_code is not None, "the server to serve or to end")
-        if not self.events("serving"):
-            raise AssertionError(f"Expected a server, but it ended with {self.exit_code}:\n{self.log_text}")
-        [serving] = self.events("serving")
-        self.port, self.ops_port = serving["port"], serving["ops_port"]
+    def __enter__(self) -> Self:
         return self
 
-    def launch(self) -> None:
-        """Starts it and returns at once."""
-        assert self._process is None or self.exit_code is not None, "it is running already"
-        ports = ["--port", "0", "--ops-port", "0"]
-        self._launch("dev", *ports, "--log-format", "json", "--data-dir", str(self.data_dir))
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def _launch(self, *arguments: str, **settings: object) -> None:
-        """`holdfast` with these arguments, and settings beside its own."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        wanted = self.settings | settings
-        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in wanted.items()}
-        directory = self._log_path.parent
-        with self._log_path.open("ab") as log:
-            self._life_starts = log.tell()
-            if not self._env and not self._prefix:  # they change how Python or the system load it
-                self._process = preloaded.start(arguments, environment, directory, log, log)
-                return
-            self._process = subprocess.Popen(
-                [*self._prefix, sys.executable, "-m", "holdfast.cli", *arguments],
-                env=environment | self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=directory,
-            )
 
-    def kill(self) -> None:
-        """SIGKILL: no warning, no clean-up."""
-        self._running().kill()
-        self._running().wait()
+class TestedProcess(Closed):
+    """A process that a test starts, signals and waits for."""
 
-    def stop(self) -> int:
-        """SIGTERM; waits for the end and returns the exit code."""
-        self.ask_to_stop()
-        return self.wait_for_exit()
+    _process: subprocess.Popen[bytes] | preloaded.Forked | None = None
 
-    def ask_to_stop(self) -> None:
-        self._running().send_signal(signal.SIGTERM)
+    def signal(self, number: signal.Signals) -> None:
+        self._running().send_signal(number)
 
-    def wait_for_exit(self) -> int:
-        return self._running().wait(DEADLINE_S)
+    def wait_for_exit(self, deadline_s: float = DEADLINE_S) -> int:
+        return self._running().wait(deadline_s)
 
     def close(self) -> None:
         """Leaves nothing running, whatever the test did."""
@@ -131,6 +80,82 @@ class ServerProcess:
     def _running(self) -> subprocess.Popen[bytes] | preloaded.Forked:
         assert self._process is not None, "it was never started"
         return self._process
+
+
+class ServerProcess(TestedProcess):
+    """One server on one data directory. Its settings are names of the configuration, given through the environment."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        data_dir: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        open_files_max: int | None = None,
+        **settings: object,
+    ) -> None:
+        self.data_dir = data_dir or directory / "data"
+        self.settings = DEFAULTS | settings
+        self.port = 0
+        self.ops_port = 0
+        self.env = dict(env or {})
+        self._prefix = () if open_files_max is None else ("sh", "-c", f'ulimit -n {open_files_max}; exec "$0" "$@"')
+        self._log_path = directory / "server.log"
+        self._life_starts = 0  # where in the log the present life of the server begins
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Starts it and waits until it serves."""
+        self.launch()
+        self.wait_serving()
+        return self
+
+    def wait_serving(self) -> None:
+        wait_until(lambda: self.events("serving") or self.exit_code is not None, "the server to serve or to end")
+        if not self.events("serving"):
+            raise AssertionError(f"Expected a server, but it ended with {self.exit_code}:\n{self.log_text}")
+        [serving] = self.events("serving")
+        self.port, self.ops_port = serving["port"], serving["ops_port"]
+
+    def launch(self) -> None:
+        """Starts it and returns at once."""
+        assert self._process is None or self.exit_code is not None, "it is running already"
+        ports = ["--port", "0", "--ops-port", "0"]
+        self._launch("dev", *ports, "--log-format", "json", "--data-dir", str(self.data_dir))
+
+    def _launch(self, *arguments: str, **settings: object) -> None:
+        """`holdfast` with these arguments, and settings beside its own."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        wanted = self.settings | settings
+        environment |= {f"HOLDFAST_{name.upper()}": str(value) for name, value in wanted.items()}
+        directory = self._log_path.parent
+        with self._log_path.open("ab") as log:
+            self._life_starts = log.tell()
+            if not self.env and not self._prefix:  # they change how Python or the system load it
+                self._process = preloaded.start(arguments, environment, directory, log, log)
+                return
+            self._process = subprocess.Popen(
+                [*self._prefix, sys.executable, "-m", "holdfast.cli", *arguments],
+                env=environment | self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=directory,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: no warning, no clean-up."""
+        self._running().kill()
+        self._running().wait()
+
+    def stop(self) -> int:
+        """SIGTERM; waits for the end and returns the exit code."""
+        self.ask_to_stop()
+        return self.wait_for_exit()
+
+    def ask_to_stop(self) -> None:
+        self.signal(signal.SIGTERM)
 
     # --- what it says -----------------------------------------------------------------------------------------
 

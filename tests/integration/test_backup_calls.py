@@ -16,14 +16,10 @@ TOO_LONG = 1024 * 1024 + 1
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path_factory.mktemp("server"))
-    try:
-        server.start()
-        with Client(server.address) as client:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        with Client(server.start().address) as client:
             client.enqueue(NewTask("work", "t"))
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -91,8 +87,8 @@ def test_there_are_only_so_many_at_a_time(server: ServerProcess) -> None:
 
 
 def test_copies_are_deleted_when_they_end_and_when_the_node_does(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path).start()
-    try:
+    with ServerProcess(tmp_path) as server:
+        server.start()
         for number in (1, 2):
             raw_call(server.address, "Backups/BeginBackup", pb.BeginBackupRequest(id=number))
             raw_call(server.address, "Backups/CopyShard", pb.CopyShardRequest(id=number))
@@ -103,5 +99,3 @@ def test_copies_are_deleted_when_they_end_and_when_the_node_does(tmp_path: Path)
         server.kill()
         server.start()
         assert list(server.data_dir.rglob("outgoing-*")) == []
-    finally:
-        server.close()

@@ -1,11 +1,12 @@
 """Bad input over the wire: each gets a typed refusal that names the field, and changes nothing.
 
-Sent as bytes, because the client library would refuse some of it before it leaves.
+Sent as bytes, because the client library would refuse some of it before it leaves. Every limit at its edge is in
+tests/unit/api/test_validation.py; here is what shows that each call has its checks, and what these leave out.
 """
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,13 +64,6 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path_factory.mktemp("input")).start()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
 def scene(server: ServerProcess) -> Scene:
     return Scene(server)
 
@@ -92,6 +86,15 @@ def spec(**fields: Any) -> pb.TaskSpec:
 def reserve(**fields: Any) -> pb.ReserveRequest:
     usual: dict[str, Any] = {"queues": [QUEUE], "max_tasks": 1, "lease_ms": 1000}
     return pb.ReserveRequest(**usual | fields)
+
+
+def heartbeat(**fields: Any) -> queues_pb.HeartbeatRequest:
+    usual: dict[str, Any] = {"worker": "w", "state": queues_pb.WORKER_STATE_RUNNING}
+    return queues_pb.HeartbeatRequest(**usual | fields)
+
+
+def letters(**fields: Any) -> pb.ListDeadLettersRequest:
+    return pb.ListDeadLettersRequest(queue="a", **fields)
 
 
 def text_field(number: int, value: bytes) -> bytes:
@@ -125,60 +128,23 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
      "MALFORMED_REQUEST", ""),
     ("worker not UTF-8", "Reserve", reserve().SerializeToString() + text_field(6, NOT_UTF8), "MALFORMED_REQUEST", ""),
     ("surrogate", "Cancel", text_field(1, b"\xed\xa0\x80"), "MALFORMED_REQUEST", ""),
-    # Too much or nothing at all
-    ("batch of 1001", "Enqueue", pb.EnqueueRequest(tasks=[spec()] * 1001), "BATCH_TOO_LARGE", "tasks"),
-    ("acks of 1001", "Ack", pb.AckRequest(items=[pb.AckItem()] * 1001), "BATCH_TOO_LARGE", "items"),
-    ("fails of 1001", "Fail", pb.FailRequest(items=[pb.FailItem()] * 1001), "BATCH_TOO_LARGE", "items"),
-    ("extends of 1001", "Extend", pb.ExtendRequest(items=[pb.ExtendItem()] * 1001), "BATCH_TOO_LARGE", "items"),
-    ("releases of 1001", "Release", pb.ReleaseRequest(claims=[pb.ClaimRef()] * 1001), "BATCH_TOO_LARGE", "claims"),
-    ("cancels of 1001", "Cancel", pb.CancelRequest(task_ids=["x"] * 1001), "BATCH_TOO_LARGE", "task_ids"),
-    ("retries of 1001", "RetryDeadLetters", pb.RetryDeadLettersRequest(task_ids=["x"] * 1001), "BATCH_TOO_LARGE",
-     "task_ids"),
-    ("discards of 1001", "DiscardDeadLetters", pb.DiscardDeadLettersRequest(task_ids=["x"] * 1001), "BATCH_TOO_LARGE",
-     "task_ids"),
-    ("stats of 1001", "QueueStats", pb.QueueStatsRequest(queues=["a"] * 1001), "BATCH_TOO_LARGE", "queues"),
+    # Too much
     ("batch of 5 MiB", "Enqueue", pb.EnqueueRequest(tasks=[spec(payload=bytes(MIB))] * 5), "BATCH_TOO_LARGE",
      "request"),
     ("too many queues", "Reserve", reserve(queues=[f"q{n}" for n in range(65)]), "BATCH_TOO_LARGE", "queues"),
-    ("no tasks", "Enqueue", b"", "MISSING_FIELD", "tasks"),
-    ("no acks", "Ack", b"", "MISSING_FIELD", "items"),
-    ("no fails", "Fail", b"", "MISSING_FIELD", "items"),
-    ("no extends", "Extend", b"", "MISSING_FIELD", "items"),
-    ("no releases", "Release", b"", "MISSING_FIELD", "claims"),
-    ("no cancels", "Cancel", b"", "MISSING_FIELD", "task_ids"),
-    ("no retries", "RetryDeadLetters", b"", "MISSING_FIELD", "task_ids"),
-    ("no discards", "DiscardDeadLetters", b"", "MISSING_FIELD", "task_ids"),
-    ("no stats", "QueueStats", b"", "MISSING_FIELD", "queues"),
-    ("no queues", "Reserve", reserve(queues=[]), "MISSING_FIELD", "queues"),
-    ("no waits", "WaitTasks", b"", "MISSING_FIELD", "task_ids"),
-    ("waits of 1001", "WaitTasks", pb.WaitTasksRequest(task_ids=["x"] * 1001), "BATCH_TOO_LARGE", "task_ids"),
     # Reserve
-    ("empty queue", "Reserve", reserve(queues=[""]), "MISSING_FIELD", "queues[0]"),
+    ("no queues", "Reserve", reserve(queues=[]), "MISSING_FIELD", "queues"),
     ("bad queue", "Reserve", reserve(queues=[QUEUE, "a b"]), "INVALID_FIELD", "queues[1]"),
-    ("no tasks wanted", "Reserve", reserve(max_tasks=0), "OUT_OF_RANGE", "max_tasks"),
     ("fewer than none", "Reserve", reserve(max_tasks=-1), "OUT_OF_RANGE", "max_tasks"),
-    ("too many tasks", "Reserve", reserve(max_tasks=1001), "OUT_OF_RANGE", "max_tasks"),
     ("far too many tasks", "Reserve", reserve(max_tasks=INT64_MAX), "OUT_OF_RANGE", "max_tasks"),
-    ("no lease", "Reserve", reserve(lease_ms=0), "OUT_OF_RANGE", "lease_ms"),
-    ("short lease", "Reserve", reserve(lease_ms=999), "OUT_OF_RANGE", "lease_ms"),
     ("negative lease", "Reserve", reserve(lease_ms=INT64_MIN), "OUT_OF_RANGE", "lease_ms"),
-    ("long lease", "Reserve", reserve(lease_ms=24 * 3600 * 1000 + 1), "OUT_OF_RANGE", "lease_ms"),
     ("endless lease", "Reserve", reserve(lease_ms=INT64_MAX), "OUT_OF_RANGE", "lease_ms"),
-    ("negative wait", "Reserve", reserve(wait_ms=-1), "OUT_OF_RANGE", "wait_ms"),
+    ("long lease", "Reserve", reserve(lease_ms=24 * 3600 * 1000 + 1), "OUT_OF_RANGE", "lease_ms"),
     ("long wait", "Reserve", reserve(wait_ms=60_001), "OUT_OF_RANGE", "wait_ms"),
     ("endless wait", "Reserve", reserve(wait_ms=INT64_MAX), "OUT_OF_RANGE", "wait_ms"),
     ("limit without a queue", "Reserve", reserve(queue_tasks_max=[1, 1]), "INVALID_FIELD", "queue_tasks_max"),
-    ("queue without a limit", "Reserve", reserve(queues=[QUEUE, "a"], queue_tasks_max=[1]), "INVALID_FIELD",
-     "queue_tasks_max"),
-    ("negative limit", "Reserve", reserve(queue_tasks_max=[-1]), "OUT_OF_RANGE", "queue_tasks_max[0]"),
-    ("large limit", "Reserve", reserve(queue_tasks_max=[1001]), "OUT_OF_RANGE", "queue_tasks_max[0]"),
     ("huge limit", "Reserve", reserve(queue_tasks_max=[INT64_MAX]), "OUT_OF_RANGE", "queue_tasks_max[0]"),
-    ("short lease of a type", "Reserve", reserve(type_lease_ms={"t": 999}), "OUT_OF_RANGE", "type_lease_ms"),
     ("endless lease of a type", "Reserve", reserve(type_lease_ms={"t": INT64_MAX}), "OUT_OF_RANGE", "type_lease_ms"),
-    ("leases of 101 types", "Reserve", reserve(type_lease_ms={f"t{n}": 9000 for n in range(101)}), "BATCH_TOO_LARGE",
-     "type_lease_ms"),
-    ("long worker", "Reserve", reserve(worker="w" * 257), "TOO_LARGE", "worker"),
-    ("control in worker", "Reserve", reserve(worker="a\nb"), "INVALID_FIELD", "worker"),
     ("long claim id", "Reserve", reserve(claim_request_id="é" * 129), "TOO_LARGE", "claim_request_id"),
     ("control in claim id", "Reserve", reserve(claim_request_id="a\x00b"), "INVALID_FIELD", "claim_request_id"),
     # Looking
@@ -187,34 +153,22 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
     ("unknown id", "GetTask", pb.GetTaskRequest(task_id=OTHER_TASK_ID), "TASK_NOT_FOUND", "task_id"),
     ("unknown letter", "GetDeadLetter", pb.GetDeadLetterRequest(task_id=OTHER_TASK_ID), "TASK_NOT_FOUND", "task_id"),
     ("bad letter id", "GetDeadLetter", pb.GetDeadLetterRequest(task_id="x" * 10_000), "INVALID_FIELD", "task_id"),
-    ("negative wait for tasks", "WaitTasks", pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=-1),
-     "OUT_OF_RANGE", "wait_ms"),
-    ("long wait for tasks", "WaitTasks", pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=60_001),
-     "OUT_OF_RANGE", "wait_ms"),
-    ("endless wait for tasks", "WaitTasks", pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=INT64_MAX),
-     "OUT_OF_RANGE", "wait_ms"),
-    ("negative page of queues", "ListQueues", pb.ListQueuesRequest(page_size=-1), "OUT_OF_RANGE", "page_size"),
-    ("large page of queues", "ListQueues", pb.ListQueuesRequest(page_size=1001), "OUT_OF_RANGE", "page_size"),
+    *(("wait for tasks", "WaitTasks", pb.WaitTasksRequest(task_ids=[OTHER_TASK_ID], wait_ms=wait_ms), "OUT_OF_RANGE",
+       "wait_ms") for wait_ms in (-1, 60_001, INT64_MAX)),
+    *((f"page of {method}", method, make(page_size=size), "OUT_OF_RANGE", "page_size")
+      for method, make in (("ListQueues", pb.ListQueuesRequest), ("ListDeadLetters", letters))
+      for size in (-1, 1001, INT64_MAX)),
     ("bad token of queues", "ListQueues", pb.ListQueuesRequest(page_token="a b"), "INVALID_FIELD", "page_token"),
     ("long token of queues", "ListQueues", pb.ListQueuesRequest(page_token="q" * 129), "INVALID_FIELD", "page_token"),
     ("list without a queue", "ListDeadLetters", b"", "MISSING_FIELD", "queue"),
     ("list a bad queue", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a/b"), "INVALID_FIELD", "queue"),
-    ("negative page", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a", page_size=-1), "OUT_OF_RANGE",
-     "page_size"),
-    ("large page", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a", page_size=1001), "OUT_OF_RANGE",
-     "page_size"),
-    ("huge page", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a", page_size=INT64_MAX), "OUT_OF_RANGE",
-     "page_size"),
-    ("bad page token", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a", page_token="zz"), "INVALID_FIELD",
-     "page_token"),
-    ("long page token", "ListDeadLetters", pb.ListDeadLettersRequest(queue="a", page_token="ab" * 25), "INVALID_FIELD",
-     "page_token"),
-    ("unknown reason", "ListDeadLetters",
-     pb.ListDeadLettersRequest(queue="a", filter=pb.DeadLetterFilter(reason="AGE")), "INVALID_FIELD", "filter.reason"),
-    ("long error text", "ListDeadLetters",
-     pb.ListDeadLettersRequest(queue="a", filter=pb.DeadLetterFilter(error="e" * 257)), "TOO_LARGE", "filter.error"),
-    ("negative time", "ListDeadLetters",
-     pb.ListDeadLettersRequest(queue="a", filter=pb.DeadLetterFilter(died_from_ms=-1)), "OUT_OF_RANGE",
+    ("bad page token", "ListDeadLetters", letters(page_token="zz"), "INVALID_FIELD", "page_token"),
+    ("long page token", "ListDeadLetters", letters(page_token="ab" * 25), "INVALID_FIELD", "page_token"),
+    ("unknown reason", "ListDeadLetters", letters(filter=pb.DeadLetterFilter(reason="AGE")), "INVALID_FIELD",
+     "filter.reason"),
+    ("long error text", "ListDeadLetters", letters(filter=pb.DeadLetterFilter(error="e" * 257)), "TOO_LARGE",
+     "filter.error"),
+    ("negative time", "ListDeadLetters", letters(filter=pb.DeadLetterFilter(died_from_ms=-1)), "OUT_OF_RANGE",
      "filter.died_from_ms"),
     ("long signature", "DiscardDeadLetters", pb.DiscardDeadLettersRequest(task_ids=[OTHER_TASK_ID], by="b" * 257),
      "TOO_LARGE", "by"),
@@ -234,25 +188,32 @@ CALLS: list[tuple[str, str, Message | bytes, str, str]] = [
      "filter.states"),
     ("long worker", "ListTasks", queues_pb.ListTasksRequest(filter=queues_pb.TaskFilter(worker="w" * 257)), "TOO_LARGE",
      "filter.worker"),
-    ("heartbeat of nobody", "Heartbeat", queues_pb.HeartbeatRequest(state=queues_pb.WORKER_STATE_RUNNING),
-     "MISSING_FIELD", "worker"),
+    ("heartbeat of nobody", "Heartbeat", heartbeat(worker=""), "MISSING_FIELD", "worker"),
     ("heartbeat without a state", "Heartbeat", queues_pb.HeartbeatRequest(worker="w"), "INVALID_FIELD", "state"),
-    ("heartbeat with a bad queue", "Heartbeat",
-     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, queues=["a", "b c"]), "INVALID_FIELD",
-     "queues[1]"),
-    ("heartbeat with many queues", "Heartbeat",
-     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, queues=["a"] * 65),
-     "BATCH_TOO_LARGE", "queues"),
-    ("negative slots", "Heartbeat",
-     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, slots=-1), "OUT_OF_RANGE", "slots"),
-    ("control characters in a version", "Heartbeat",
-     queues_pb.HeartbeatRequest(worker="w", state=queues_pb.WORKER_STATE_RUNNING, version="1\n"), "INVALID_FIELD",
-     "version"),
+    ("heartbeat with a bad queue", "Heartbeat", heartbeat(queues=["a", "b c"]), "INVALID_FIELD", "queues[1]"),
+    ("heartbeat with many queues", "Heartbeat", heartbeat(queues=["a"] * 65), "BATCH_TOO_LARGE", "queues"),
+    ("negative slots", "Heartbeat", heartbeat(slots=-1), "OUT_OF_RANGE", "slots"),
+    ("control characters in a version", "Heartbeat", heartbeat(version="1\n"), "INVALID_FIELD", "version"),
     ("a worker is to be gone", "SignalWorker",
      queues_pb.SignalWorkerRequest(worker="w", desired=queues_pb.WORKER_STATE_GONE), "INVALID_FIELD", "desired"),
     ("bad token of workers", "ListWorkers", queues_pb.ListWorkersRequest(page_token="w"), "INVALID_FIELD",
      "page_token"),
 ]  # fmt: skip
+
+
+# By method: the field of its batch, and one item.
+BATCHES: dict[str, tuple[str, object]] = {
+    "Enqueue": ("tasks", spec()), "Ack": ("items", pb.AckItem()), "Fail": ("items", pb.FailItem()),
+    "Extend": ("items", pb.ExtendItem()), "Release": ("claims", pb.ClaimRef()), "Cancel": ("task_ids", "x"),
+    "RetryDeadLetters": ("task_ids", "x"), "DiscardDeadLetters": ("task_ids", "x"), "WaitTasks": ("task_ids", "x"),
+    "QueueStats": ("queues", "a"),
+}  # fmt: skip
+for method, (name, item) in BATCHES.items():
+    many = getattr(pb, f"{method}Request")(**{name: [item] * 1001})
+    CALLS += [
+        (f"{method} of 1001", method, many, "BATCH_TOO_LARGE", name),
+        (f"nothing in {method}", method, b"", "MISSING_FIELD", name),
+    ]
 
 
 @pytest.mark.parametrize(("method", "request_", "reason", "field"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
@@ -287,48 +248,21 @@ def far_future(**ahead: int) -> Callable[[], pb.TaskSpec]:
 
 # name, spec or how to make it, reason, field of the task
 SPECS: list[tuple[str, pb.TaskSpec | Callable[[], pb.TaskSpec], str, str]] = [
-    ("no queue", spec(queue=""), "MISSING_FIELD", "queue"),
-    ("space in queue", spec(queue="a b"), "INVALID_FIELD", "queue"),
     ("slash in queue", spec(queue="a/b"), "INVALID_FIELD", "queue"),
-    ("newline after queue", spec(queue="new\n"), "INVALID_FIELD", "queue"),
-    ("zero byte in queue", spec(queue="a\0"), "INVALID_FIELD", "queue"),
-    ("letters beyond ASCII in queue", spec(queue="größe"), "INVALID_FIELD", "queue"),
     ("digits beyond ASCII in queue", spec(queue="q٣"), "INVALID_FIELD", "queue"),
-    ("long queue", spec(queue="q" * 129), "INVALID_FIELD", "queue"),
     ("no type", spec(type=""), "MISSING_FIELD", "type"),
-    ("long type", spec(type="t" * 257), "TOO_LARGE", "type"),
-    ("control in type", spec(type="a\x1bb"), "INVALID_FIELD", "type"),
-    ("long tenant", spec(tenant="t" * 257), "TOO_LARGE", "tenant"),
     ("control in tenant", spec(tenant="a\tb"), "INVALID_FIELD", "tenant"),
-    ("long request id", spec(request_id="r" * 257), "TOO_LARGE", "request_id"),
     ("request id long in bytes", spec(request_id="é" * 129), "TOO_LARGE", "request_id"),
-    ("control in request id", spec(request_id="a\x7fb"), "INVALID_FIELD", "request_id"),
     ("large payload", spec(payload=bytes(MIB + 1)), "TOO_LARGE", "payload"),
-    ("many headers", spec(headers={f"h{n}": "" for n in range(65)}), "TOO_LARGE", "headers"),
     ("large headers", spec(headers={"h": "v" * 16_384}), "TOO_LARGE", "headers"),
-    ("negative priority", spec(priority=-1), "OUT_OF_RANGE", "priority"),
-    ("priority beyond nine", spec(priority=10), "OUT_OF_RANGE", "priority"),
     ("huge priority", spec(priority=INT64_MAX), "OUT_OF_RANGE", "priority"),
-    ("negative delay", spec(delay_ms=-1), "OUT_OF_RANGE", "delay_ms"),
     ("least delay", spec(delay_ms=INT64_MIN), "OUT_OF_RANGE", "delay_ms"),
     ("delay beyond a year", spec(delay_ms=YEAR_MS + 1), "OUT_OF_RANGE", "delay_ms"),
-    ("huge delay", spec(delay_ms=INT64_MAX), "OUT_OF_RANGE", "delay_ms"),
-    ("negative run-at", spec(run_at_ms=-1), "OUT_OF_RANGE", "run_at_ms"),
     ("run-at beyond a year", far_future(ms=YEAR_MS + 60_000), "OUT_OF_RANGE", "run_at_ms"),
     ("run-at in microseconds", lambda: spec(run_at_ms=time.time_ns() // 1000), "OUT_OF_RANGE", "run_at_ms"),
-    ("huge run-at", spec(run_at_ms=INT64_MAX), "OUT_OF_RANGE", "run_at_ms"),
-    ("no attempts", spec(max_attempts=0), "OUT_OF_RANGE", "max_attempts"),
-    ("negative attempts", spec(max_attempts=-3), "OUT_OF_RANGE", "max_attempts"),
     ("huge attempts", spec(max_attempts=INT64_MAX), "OUT_OF_RANGE", "max_attempts"),
-    ("no claims", spec(max_claims=0), "OUT_OF_RANGE", "max_claims"),
     ("negative claims", spec(max_claims=INT64_MIN), "OUT_OF_RANGE", "max_claims"),
-    ("huge claims", spec(max_claims=INT64_MAX), "OUT_OF_RANGE", "max_claims"),
-    ("negative result ttl", spec(result_ttl_ms=-1), "OUT_OF_RANGE", "result_ttl_ms"),
     ("ttl without a request id", spec(request_id_ttl_ms=1000), "INVALID_FIELD", "request_id_ttl_ms"),
-    ("no request id ttl", spec(request_id="r", request_id_ttl_ms=0), "OUT_OF_RANGE", "request_id_ttl_ms"),
-    ("negative request id ttl", spec(request_id="r", request_id_ttl_ms=-1), "OUT_OF_RANGE", "request_id_ttl_ms"),
-    ("short request id ttl", spec(request_id="r", request_id_ttl_ms=999), "OUT_OF_RANGE", "request_id_ttl_ms"),
-    ("long request id ttl", spec(request_id="r", request_id_ttl_ms=YEAR_MS + 1), "OUT_OF_RANGE", "request_id_ttl_ms"),
     ("huge request id ttl", spec(request_id="r", request_id_ttl_ms=INT64_MAX), "OUT_OF_RANGE", "request_id_ttl_ms"),
     ("huge result ttl", spec(result_ttl_ms=INT64_MAX), "OUT_OF_RANGE", "result_ttl_ms"),
     ("no timeout", spec(timeout_ms=0), "OUT_OF_RANGE", "timeout_ms"),
@@ -521,7 +455,7 @@ async def test_bad_items_of_a_batch_are_refused_in_place(server: ServerProcess, 
     async with AsyncClient(server.address) as client:
         claims = await client.reserve([queue], max_tasks=10)
     assert [claim.type for claim in claims] == ["0", "3", "7"]
-    assert [claim.task_id for claim in claims] == [outcomes[at].accepted.task_id for at in (0, 3, 7)]
+    assert [claim.task_id for claim in claims] == [outcomes[index].accepted.task_id for index in (0, 3, 7)]
 
 
 async def test_the_limits_themselves_are_allowed(server: ServerProcess, queue: str) -> None:

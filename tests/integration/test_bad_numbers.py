@@ -147,12 +147,15 @@ CASES = {
     "policy retry_jitter": Case(policy("retry_jitter"), "policy.retry_jitter", ("zero", "a half")),
     "policy timeout_ms": Case(policy("timeout_ms"), "policy.timeout_ms"),
     "policy ttl_ms": Case(policy("ttl_ms"), "policy.ttl_ms"),
-    "policy concurrency_max": Case(policy("concurrency_max"), "policy.concurrency_max"),
-    "policy rate_per_second": Case(policy("rate_per_second"), "policy.rate_per_second", ("a half",)),
+    **{f"policy {name}": Case(policy(name), f"policy.{name}")
+       for name in ("concurrency_max", "tenant_concurrency_max", "key_concurrency_max")},
+    **{f"policy {name}": Case(policy(name), f"policy.{name}", ("a half",))
+       for name in ("rate_per_second", "tenant_rate_per_second", "key_rate_per_second")},
     "policy dead_alert_at": Case(policy("dead_alert_at"), "policy.dead_alert_at"),
     "policy oldest_share_percent": Case(policy("oldest_share_percent"), "policy.oldest_share_percent", ("zero",)),
     "tenant weight": Case(tenant("weight"), "policy.tenants[0].weight"),
     "tenant concurrency_max": Case(tenant("concurrency_max"), "policy.tenants[0].concurrency_max"),
+    "tenant rate_per_second": Case(tenant("rate_per_second"), "policy.tenants[0].rate_per_second", ("a half",)),
     "set_queue spread": Case(  # where there is no cluster, other refusals come first
         lambda client, queue, value: client.set_queue(queue, spread=value), "spread", ("negative", "zero")
     ),

@@ -45,8 +45,7 @@ def test_brokers_take_new_certificates_into_use(tmp_path: Path) -> None:
             wait_reloaded(3)
             load.wait_for(5)
             cluster.nodes["n3"].kill()  # it comes back with the new one only, and the others know that
-            cluster.nodes["n3"].launch()
-            cluster.nodes["n3"].wait_serving()
+            cluster.nodes["n3"].start()
             cluster.wait_settled()
             load.wait_for(5)
         load.check(cluster)

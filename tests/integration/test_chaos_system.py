@@ -33,6 +33,17 @@ def test_every_promise_holds_in_a_whole_system(tmp_path: Path) -> None:
     assert page.count("<svg") == 3
 
 
+@pytest.mark.timeout(300)
+def test_a_broker_that_is_alone_keeps_its_promises_however_often_it_is_killed(tmp_path: Path) -> None:
+    """SIGKILL: nothing that was acknowledged is lost, nothing comes back after its ack. No other replica helps."""
+    alone = ("--brokers", "1", "--shards", "1", "--routers", "1", "--workers", "1", "--pace", "4", "--seed", "1")
+    ended = run_chaos(tmp_path / "run", *alone, "--workload", "calls", "--fault", "kill", "--seconds", "12")
+    assert ended.violations == []
+    assert ended.counts["faults"] >= 2
+    assert ended.counts["ack_ok"] > 100, "the load was too small to mean anything"
+    assert ended.counts["enqueue_info"] > 0, "no kill hit an enqueue"
+
+
 @long_only
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("faults", ["disk-lost", "bit-flip-log,bit-flip-state", "kill-all,power-cut"])

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.client import Accepted, AsyncClient, ClaimRef, NewTask, RequestIdConflict, StaleToken, TaskState
 from tests.integration.server import ServerProcess
+from tests.integration.waiters import use, wait_for_waiters
 
 LONG_LEASE_MS = 600_000
 # Shard time is counted in whole milliseconds, so something may seem to happen a little before its time.
@@ -166,23 +167,10 @@ asyncio.run(main())
 """
 
 
-async def wait_for_waiters(client: AsyncClient, queue: str, number: int) -> None:
-    async with asyncio.timeout(30):
-        while (await client.queue_stats(queue)).waiting_reserves != number:
-            await asyncio.sleep(0.01)
-
-
-async def known_queue(client: AsyncClient, queue: str) -> None:
-    """Statistics exist only for a queue that was used."""
-    await client.enqueue(NewTask(queue, "first"))
-    [claim] = await client.reserve([queue])
-    await client.ack(claim)
-
-
 async def test_a_killed_worker_that_waits_does_not_take_a_task(
     shared_server: ServerProcess, client: AsyncClient, queue: str
 ) -> None:
-    await known_queue(client, queue)
+    await use(client, queue)
     doomed = subprocess.Popen([sys.executable, "-c", WAITING_WORKER, shared_server.address, queue])
     try:
         await wait_for_waiters(client, queue, 1)
@@ -198,7 +186,7 @@ async def test_a_killed_worker_that_waits_does_not_take_a_task(
 
 
 async def test_a_cancelled_reserve_leaves_the_line(client: AsyncClient, queue: str) -> None:
-    await known_queue(client, queue)
+    await use(client, queue)
     waiting = asyncio.create_task(client.reserve([queue], wait_ms=60_000, lease_ms=LONG_LEASE_MS))
     await wait_for_waiters(client, queue, 1)
     waiting.cancel()

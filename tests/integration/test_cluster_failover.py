@@ -24,12 +24,10 @@ from holdfast.client import (
 from tests.integration.cluster import Cluster
 from tests.integration.cluster_tools import (
     MIB,
-    assert_equal_states,
-    check_nothing_lost_or_repeated,
     fill,
-    load_on,
     wait_caught_up,
 )
+from tests.integration.map_load import load_on
 from tests.integration.server import wait_until
 
 LONG_LEASE_MS = 600_000
@@ -130,7 +128,7 @@ def test_everything_is_as_it_was_after_the_leader_was_killed(
     assert client.queue_stats(queue).succeeded_total == 3
     cluster.start_node(leader)
     cluster.wait_whole()
-    assert_equal_states(cluster)
+    cluster.check_hashes()
 
 
 def test_leases_and_delays_end_on_time_at_the_next_leader(
@@ -158,15 +156,14 @@ def test_leases_and_delays_end_on_time_at_the_next_leader(
 
 
 def test_a_leader_killed_under_load_loses_and_repeats_nothing(cluster: Cluster, leader: str, queue: str) -> None:
-    with load_on(cluster, queue) as load:
+    with load_on(cluster, [queue], has_map=False) as load:
         load.wait_for(20)
         cluster.kill(leader)
         load.wait_for(20)
         cluster.start_node(leader)
-        load.wait_for(5)
-    check_nothing_lost_or_repeated(cluster, load)
+        load.wait_for(20)
     cluster.wait_whole()
-    assert_equal_states(cluster)
+    load.check(cluster)
 
 
 def test_who_waits_goes_on_waiting_at_the_next_leader(
@@ -199,22 +196,21 @@ def test_a_follower_that_was_away_catches_up(cluster: Cluster, leader: str, clie
     cluster.start_node(follower)
     wait_caught_up(cluster, follower)
     assert not cluster.nodes[follower].events("snapshot_installed"), "the log is enough"
-    assert_equal_states(cluster)
+    cluster.check_hashes()
 
 
 def test_a_leader_that_is_told_to_stop_hands_over_first(cluster: Cluster, leader: str, queue: str) -> None:
     """Nobody has to wait for an election: the next one leads before this one has gone."""
-    with load_on(cluster, queue) as load:
+    with load_on(cluster, [queue], has_map=False) as load:
         cluster.nodes[leader].ask_to_stop()
         assert cluster.nodes[leader].wait_for_exit() == 0
         new = cluster.wait_for_leader()
-        load.wait_for(5)
+        load.wait_for(20)
     assert new != leader
     assert not cluster.nodes[leader].events("not_handed_over")
     handed, stopped = (cluster.nodes[leader].events(name)[-1] for name in ("leading_no_more", "stopped"))
     [taken] = [line for line in cluster.nodes[new].events("leading") if line["term"] == handed["term"]]
     assert taken["timestamp"] < stopped["timestamp"]
-    check_nothing_lost_or_repeated(cluster, load)
     cluster.start_node(leader)
     cluster.wait_whole()
-    assert_equal_states(cluster)
+    load.check(cluster)

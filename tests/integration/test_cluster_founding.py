@@ -13,7 +13,6 @@ from tests.integration.certificates import Authority
 from tests.integration.cluster import HOST, Cluster
 from tests.integration.cluster_tools import (
     Refusal,
-    assert_equal_states,
     enqueue_request,
     fill,
     holdfast,
@@ -89,8 +88,7 @@ def test_nothing_begins_before_all_are_there(cluster: Cluster, queue: str) -> No
     assert founders(cluster) == []
     with Client(cluster.address) as client:
         assert client.queue_stats(queue).ready == 1
-    assert_equal_states(cluster, 0)
-    assert_equal_states(cluster, 1)
+    cluster.check_hashes()
 
 
 def check_they_say_that_they_wait(cluster: Cluster) -> None:
@@ -117,8 +115,7 @@ def test_a_node_that_listens_where_nobody_looks_for_it_says_so(cluster: Cluster)
     """It may be meant so, with a proxy in between, or it is a mistake."""
     node = cluster.nodes["n2"]
     node.settings |= {"port": 0}
-    node.launch()
-    node.wait_serving()
+    node.start()
     [said] = node.events("listens_elsewhere")
     assert (said["setting"], said["listed"]) == ("port", node.address)
     assert said["port"] == node.events("serving")[-1]["port"] != node.port
@@ -171,7 +168,7 @@ def test_a_node_alone_gets_company(cluster: Cluster, queue: str) -> None:
         assert identity(cluster, "n1") == before
         assert founders(cluster) == []
         assert {one.role for one in cluster.replicas().values()} == {ReplicaRole.LEADER, ReplicaRole.FOLLOWER}
-        assert_equal_states(cluster)
+        cluster.check_hashes()
         # Any two are enough from now on.
         cluster.kill("n1")
         client.ack(claim, timeout_s=30)
@@ -215,7 +212,7 @@ def test_two_foundings_in_one_list_are_not_both_served(cluster: Cluster, queue: 
     with Client(cluster.address) as client:
         assert client.queue_stats(queue).enqueued_total == 1
         wait_for_members(cluster)
-        assert_equal_states(cluster)
+        cluster.check_hashes()
 
 
 def test_a_node_of_a_cluster_does_not_start_without_its_list(cluster: Cluster) -> None:
@@ -260,4 +257,4 @@ def test_nodes_that_prove_their_names(cluster: Cluster, queue: str, tmp_path: Pa
     cluster.wait_whole()
     with Client(cluster.address) as client:
         client.enqueue(NewTask(queue, "t"))
-    assert_equal_states(cluster)
+    cluster.check_hashes()

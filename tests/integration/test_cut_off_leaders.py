@@ -55,7 +55,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
 
 
 def leaders_of(client: Client) -> dict[int, str]:
-    return {each.shard: each.node for each in client.topology([]).leaders}
+    return {leader.shard: leader.node for leader in client.topology([]).leaders}
 
 
 def claim_all(client: Client, queue: str) -> list[ClaimedTask]:
@@ -86,7 +86,7 @@ def test_a_home_that_is_cut_off_does_not_hand_out_a_queue_that_was_capped_meanwh
 
 def test_another_shard_that_is_cut_off_does_not_either(cluster: Cluster, client: Client) -> None:
     leaders = leaders_of(client)
-    name = next(each for each in sorted(cluster.nodes) if each != leaders[home_shard("elsewhere", SHARDS)])
+    name = next(node for node in sorted(cluster.nodes) if node != leaders[home_shard("elsewhere", SHARDS)])
     client.set_queue("elsewhere", spread=SHARDS)
     until(lambda: client.topology(["elsewhere"]).routes[0].generation == 1, "the queue to be spread")
     assert name in work_through(client, leaders, tasks_max=TASKS)

@@ -1,6 +1,5 @@
 """A data directory that must not be used is refused, with a message that says what to do, and left as it is."""
 
-import asyncio
 import shutil
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import AsyncClient, NewTask
+from holdfast.client import Client, NewTask
 from tests.integration.conftest import MakeServer
 from tests.integration.server import DEADLINE_S, ServerProcess
 
@@ -18,18 +17,11 @@ BLOCK_BYTES = 4096
 @pytest.fixture(scope="module")
 def used_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a server that was killed, with some tasks in it. Tests work on copies."""
-    server = ServerProcess(tmp_path_factory.mktemp("used"), segment_bytes=4 * 1024 * 1024).start()
-
-    async def fill() -> None:
-        async with AsyncClient(server.address) as client:
-            for number in range(20):
-                await client.enqueue(NewTask("work", "t", b"x" * 1000, request_id=str(number)))
-
-    try:
-        asyncio.run(fill())
-    finally:
-        server.close()
-    return server.data_dir
+    used = ServerProcess(tmp_path_factory.mktemp("used"), segment_bytes=4 * 1024 * 1024)
+    with used, Client(used.start().address) as client:
+        for number in range(20):
+            client.enqueue(NewTask("work", "t", b"x" * 1000, request_id=str(number)))
+    return used.data_dir
 
 
 @pytest.fixture
@@ -107,16 +99,11 @@ def test_a_torn_tail_is_cut(copy: Path, make_server: MakeServer) -> None:
     """The last round was being written when the power went: it was never acknowledged, and what is before it counts."""
     segment = sorted((copy / "log").iterdir())[0]
     data = bytearray(segment.read_bytes())
-    last = max(at for at in range(BLOCK_BYTES, len(data), BLOCK_BYTES) if data[at : at + 4] == b"HFRD")
+    last = max(index for index in range(BLOCK_BYTES, len(data), BLOCK_BYTES) if data[index : index + 4] == b"HFRD")
     data[last + 600 : last + 700] = bytes(100)
     segment.write_bytes(data)
-    server = make_server(data_dir=copy).start()
-
-    async def count() -> int:
-        async with AsyncClient(server.address) as client:
-            return (await client.queue_stats("work")).ready
-
-    assert asyncio.run(count()) == 19
+    with Client(make_server(data_dir=copy).start().address) as client:
+        assert client.queue_stats("work").ready == 19
 
 
 def test_a_node_whose_log_is_gone_does_not_forget_and_go_on(copy: Path, make_server: MakeServer) -> None:

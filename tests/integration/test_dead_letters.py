@@ -120,16 +120,18 @@ async def test_only_dead_tasks_are_dead_letters(client: AsyncClient, queue: str)
 
 async def test_a_task_that_kills_its_workers_is_dead_after_exactly_its_claims(client: AsyncClient, queue: str) -> None:
     accepted = await client.enqueue(NewTask(queue, "poison", max_claims=2))
-    for claims, alone in ((1, False), (1, True), (2, True)):
+    for worker, claims, alone in (("first", 1, False), ("second", 1, True), ("third", 2, True)):
         # A worker that never answers: its lease ends, and the task is handed out once more or never again. The first
         # claim is not counted: the worker may have held other tasks, too.
-        [claim] = await client.reserve([queue], wait_ms=20_000, lease_ms=1000)
+        [claim] = await client.reserve([queue], wait_ms=20_000, lease_ms=1000, worker=worker)
         assert (claim.claims, claim.attempt, claim.alone) == (claims, 1, alone)
     assert await client.reserve([queue], wait_ms=1500) == []
     await client.wait_task(accepted.task_id, timeout_s=20)
     assert await client.reserve([queue]) == []
     letter = await client.get_dead_letter(accepted.task_id)
     assert (letter.claims, letter.max_claims, letter.failures, letter.dead_reason) == (2, 2, 0, "CLAIMS_SPENT")
+    assert letter.last_error is not None
+    assert "worker third" in letter.last_error.message
     assert (await client.queue_stats(queue)).expired_total == 3
     await client.retry_dead_letter(accepted.task_id)
     await client.ack(await claim_one(client, queue))

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,18 +15,18 @@ from holdfast.cluster.etcd import client as client_module
 from holdfast.cluster.etcd.api import (
     COMMIT_BYTES_MAX,
     COMMIT_OPERATIONS_MAX,
+    CommitUnknownError,
     CompactedError,
     Delete,
     Etcd,
     EtcdRefusedError,
     EtcdUnavailableError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Row,
     Unchanged,
 )
-from holdfast.cluster.etcd.client import _CHANNEL_OPTIONS, EtcdClient, EtcdTls
+from holdfast.cluster.etcd.client import CHANNEL_OPTIONS, EtcdClient, EtcdTls
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.etcd.process import HOST, EtcdProcess, EtcdProcessError, free_ports
 from holdfast.serving import reloading
@@ -48,6 +49,8 @@ from tests.integration.etcd_server import (
 )
 from tests.stalls import stalls
 
+Connect = Callable[..., EtcdClient]
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
@@ -65,10 +68,32 @@ def own_server(tmp_path: Path) -> Iterator[EtcdProcess]:
 
 
 @pytest.fixture
-async def client(server: EtcdProcess) -> AsyncIterator[EtcdClient]:
-    client = EtcdClient([server.endpoint])
-    yield client
-    await client.close()
+async def members(tmp_path: Path) -> AsyncIterator[list[EtcdProcess]]:
+    """Three that are one cluster; the leader is the first."""
+    started = await asyncio.to_thread(cluster_of, tmp_path, 3)
+    leader = await asyncio.to_thread(leader_of, started)
+    yield [leader, *(member for member in started if member is not leader)]
+    for member in started:
+        member.kill()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes clients, which are closed in the end."""
+    made: list[EtcdClient] = []
+
+    def make(*endpoints: str, **settings: Any) -> EtcdClient:
+        made.append(EtcdClient(endpoints, **settings))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()
+
+
+@pytest.fixture
+def client(connect: Connect, server: EtcdProcess) -> EtcdClient:
+    return connect(server.endpoint)
 
 
 @dataclass
@@ -80,7 +105,7 @@ class Kind:
 
 
 @pytest.fixture(params=["real", "fake"])
-async def either(request: pytest.FixtureRequest) -> AsyncIterator[Kind]:
+async def either(request: pytest.FixtureRequest, connect: Connect) -> AsyncIterator[Kind]:
     if request.param == "fake":
         fake = FakeEtcd()
 
@@ -91,13 +116,11 @@ async def either(request: pytest.FixtureRequest) -> AsyncIterator[Kind]:
         await fake.close()
         return
     server: EtcdProcess = request.getfixturevalue("server")
-    client = EtcdClient([server.endpoint])
 
     async def compact_real(revision: int) -> None:
         await asyncio.to_thread(compact, server, revision)
 
-    yield Kind(client, compact_real)
-    await client.close()
+    yield Kind(connect(server.endpoint), compact_real)
 
 
 @pytest.fixture
@@ -298,8 +321,8 @@ async def test_a_watch_without_news_tells_how_far_etcd_has_come(client: EtcdClie
 # --- outages ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_watch_over_restarts_has_no_gap(own_server: EtcdProcess, prefix: bytes) -> None:
-    client, other = EtcdClient([own_server.endpoint], timeout_s=WAIT_S), EtcdClient([own_server.endpoint])
+async def test_a_watch_over_restarts_has_no_gap(connect: Connect, own_server: EtcdProcess, prefix: bytes) -> None:
+    client, other = connect(own_server.endpoint, timeout_s=WAIT_S), connect(own_server.endpoint)
     async with watching(other, prefix, 0) as watcher:
         async with writing(client, prefix) as writer:
             # Not killed: etcd 3.5.0 to 3.5.2, of which the package has one, may come back with other revisions of the
@@ -311,30 +334,19 @@ async def test_a_watch_over_restarts_has_no_gap(own_server: EtcdProcess, prefix:
             await writer.undisturbed(100)
         await _check_history(client, writer.acknowledged, prefix, watcher)
     assert writer.failed == set(), "etcd was back in time"
-    await client.close()
-    await other.close()
 
 
-async def test_the_loss_of_a_leader_loses_nothing(tmp_path: Path, prefix: bytes) -> None:
-    members = await asyncio.to_thread(cluster_of, tmp_path, 3)
-    try:
-        leader = await asyncio.to_thread(leader_of, members)
-        # Both begin at the leader, so that both have to move.
-        endpoints = [leader.endpoint, *(member.endpoint for member in members if member is not leader)]
-        client, other = EtcdClient(endpoints, timeout_s=1), EtcdClient(endpoints)
-        async with watching(other, prefix, 0) as watcher:
-            async with writing(client, prefix) as writer:
-                await writer.until_more(200)
-                await asyncio.to_thread(leader.kill)
-                await writer.until_more(200)
-            await _check_history(client, writer.acknowledged, prefix, watcher)
-        # The one that was under way, and those that a member sent on to the dead leader before it noticed.
-        assert len(writer.unknown) <= 5
-        await client.close()
-        await other.close()
-    finally:
-        for member in members:
-            member.kill()
+async def test_the_loss_of_a_leader_loses_nothing(connect: Connect, members: list[EtcdProcess], prefix: bytes) -> None:
+    endpoints = [member.endpoint for member in members]  # both begin at the leader, so that both have to move
+    client, other = connect(*endpoints, timeout_s=1), connect(*endpoints)
+    async with watching(other, prefix, 0) as watcher:
+        async with writing(client, prefix) as writer:
+            await writer.until_more(200)
+            await asyncio.to_thread(members[0].kill)
+            await writer.until_more(200)
+        await _check_history(client, writer.acknowledged, prefix, watcher)
+    # The one that was under way, and those that a member sent on to the dead leader before it noticed.
+    assert len(writer.unknown) <= 5
 
 
 async def _check_history(client: EtcdClient, acknowledged: dict[bytes, int], prefix: bytes, watcher: Watcher) -> None:
@@ -349,69 +361,60 @@ async def _check_history(client: EtcdClient, acknowledged: dict[bytes, int], pre
 
 
 async def test_a_silent_member_is_left_for_another(
-    tmp_path: Path, prefix: bytes, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, members: list[EtcdProcess], prefix: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient = {"grpc.keepalive_time_ms": 300, "grpc.keepalive_timeout_ms": 300, "grpc.http2.ping_timeout_ms": 300}
-    monkeypatch.setattr(client_module, "_CHANNEL_OPTIONS", tuple((dict(_CHANNEL_OPTIONS) | impatient).items()))
-    members = await asyncio.to_thread(cluster_of, tmp_path, 3)
-    try:
-        leader = await asyncio.to_thread(leader_of, members)
-        silent = next(member for member in members if member is not leader)
-        others = [member.endpoint for member in members if member is not silent]
-        endpoints = [silent.endpoint, *others]
-        client, fresh, watching_client = (EtcdClient(endpoints, timeout_s=6) for _ in range(3))
-        revision = await put(client, prefix, b"1")
-        async with watching(watching_client, prefix, revision - 1) as watcher:
-            await watcher.until(lambda it: len(it.events) == 1)
-            silent.pause()
-            found = await client.get(prefix)  # over a connection that says nothing any more
-            assert found is not None
-            assert found.mod_revision == revision
-            assert client._endpoints[client._current].address in others, "the one that answers is remembered"
-            await put(client, prefix, b"2")
-            await put(fresh, prefix, b"3")  # not even a connection: certainly not sent, so sent to another
-            await watcher.until(lambda it: len(it.events) == 3)
-        assert [value for _, _, value in watcher.events] == [b"1", b"2", b"3"]
-        for each in (client, fresh, watching_client):
-            await each.close()
-    finally:
-        for member in members:
-            member.kill()
+    monkeypatch.setattr(client_module, "CHANNEL_OPTIONS", tuple((dict(CHANNEL_OPTIONS) | impatient).items()))
+    leader, silent, third = members
+    others = [leader.endpoint, third.endpoint]
+    client, fresh, watching_client = (connect(silent.endpoint, *others, timeout_s=6) for _ in range(3))
+    revision = await put(client, prefix, b"1")
+    async with watching(watching_client, prefix, revision - 1) as watcher:
+        await watcher.until(lambda it: len(it.events) == 1)
+        silent.pause()
+        found = await client.get(prefix)  # over a connection that says nothing any more
+        assert found is not None
+        assert found.mod_revision == revision
+        assert client.endpoint in others, "the one that answers is remembered"
+        await put(client, prefix, b"2")
+        await put(fresh, prefix, b"3")  # not even a connection: certainly not sent, so sent to another
+        await watcher.until(lambda it: len(it.events) == 3)
+    assert [value for _, _, value in watcher.events] == [b"1", b"2", b"3"]
 
 
-async def test_silence_ends_a_commit_as_unknown_and_a_lease_in_time(own_server: EtcdProcess, prefix: bytes) -> None:
-    client = EtcdClient([own_server.endpoint], timeout_s=WAIT_S)
+async def test_silence_ends_a_commit_as_unknown_and_a_lease_in_time(
+    connect: Connect, own_server: EtcdProcess, prefix: bytes
+) -> None:
+    client = connect(own_server.endpoint, timeout_s=WAIT_S)
     lease = await client.grant(3)
     keeping = asyncio.create_task(client.keep_alive(lease, 3))
     await put(client, prefix)
     own_server.pause()
-    client._timeout_s = client._attempt_s = 0.5  # only now: what is to be answered has time
+    client.timeout_s = 0.5  # only now: what is to be answered has time
     paused_s = time.monotonic()
     with stalls() as stalled:
-        unknown = fails_within(10, put(client, prefix, b"unknown"), OutcomeUnknownError)
+        unknown = fails_within(10, put(client, prefix, b"unknown"), CommitUnknownError)
         _, said = await asyncio.gather(unknown, fails_within(10, client.get(prefix), EtcdUnavailableError))
         assert "did not answer" in said
         assert "not answered" in await fails_within(10, keeping, LeaseLostError)
     assert time.monotonic() - paused_s - stalled.seconds < 3.5, "etcd may have let it go after 3 s"
     own_server.proceed()
-    await client.close()
 
 
-async def test_nobody_there(prefix: bytes) -> None:
+async def test_nobody_there(connect: Connect, prefix: bytes) -> None:
     one, two = (f"{HOST}:{port}" for port in free_ports(2))
-    client = EtcdClient([one, two], timeout_s=2)
+    client = connect(one, two, timeout_s=2)
     with pytest.raises(EtcdUnavailableError) as raised:
         await client.commit([], [Put(prefix, b"")])
     said = str(raised.value)
     assert one in said
     assert two in said
     assert "refuses connections" in said
-    assert not isinstance(raised.value, OutcomeUnknownError), "it is certain that nothing was done"
-    await client.close()
+    assert not isinstance(raised.value, CommitUnknownError), "it is certain that nothing was done"
 
 
-async def test_closing_ends_what_is_under_way(server: EtcdProcess, prefix: bytes) -> None:
-    client = EtcdClient([server.endpoint])
+async def test_closing_ends_what_is_under_way(connect: Connect, server: EtcdProcess, prefix: bytes) -> None:
+    client = connect(server.endpoint)
     start = await put(client, prefix)
     lease = await client.grant(60)
     tasks: list[asyncio.Task[object]] = [
@@ -440,10 +443,10 @@ async def _drain(client: EtcdClient, prefix: bytes, after_revision: int) -> None
 # --- users ------------------------------------------------------------------------------------------------------------
 
 
-async def test_users_and_their_tokens(own_server: EtcdProcess) -> None:
+async def test_users_and_their_tokens(connect: Connect, own_server: EtcdProcess) -> None:
     own = "own/"
     secret = "s3cret-word"
-    client = EtcdClient([own_server.endpoint], user="mia", password=secret)
+    client = connect(own_server.endpoint, user="mia", password=secret)
     start = await put(client, b"own/0", b"no users yet")  # a password is no harm where none is wanted
     await asyncio.to_thread(protect, own_server, own, "mia", secret)
     assert (await client.get(b"own/0")) is not None
@@ -468,14 +471,12 @@ async def test_users_and_their_tokens(own_server: EtcdProcess) -> None:
         keeping.cancel()
 
     for user, password, hint in (("mia", "wr0ng-word", "etcd_password"), ("nobody", secret, "etcd_user"), (None,) * 3):
-        stranger = EtcdClient([own_server.endpoint], user=user, password=password)
+        stranger = connect(own_server.endpoint, user=user, password=password)
         for work in (stranger.get(b"own/0"), put(stranger, b"own/0"), anext(aiter(stranger.watch(b"own/", start)))):
             words = await fails_within(5, work, EtcdRefusedError)
             assert (hint or "etcd") in words
             assert password is None or password not in words
         assert password is None or password not in repr(stranger)
-        await stranger.close()
-    await client.close()
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
@@ -507,19 +508,18 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
         yield Certified(tls, mutual, misnamed, authority, stranger)
 
 
-async def test_tls_and_mutual_tls(certified: Certified, prefix: bytes) -> None:
+async def test_tls_and_mutual_tls(connect: Connect, certified: Certified, prefix: bytes) -> None:
     authority = certified.authority.certificate
     mine = certified.authority.issue_files("mine", "DNS:mine")
     for server, tls in ((certified.tls, EtcdTls(authority)), (certified.mutual, EtcdTls(authority, *mine))):
-        client = EtcdClient([server.endpoint], tls=tls)
+        client = connect(server.endpoint, tls=tls)
         revision = await put(client, prefix, b"safe")
         async with watching(client, prefix, revision - 1) as watcher:
             await watcher.until(lambda it: bool(it.events))
-        await client.close()
 
 
 async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
-    certified: Certified, prefix: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, certified: Certified, prefix: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No call fails for it, and a watch goes on where it is."""
     monkeypatch.setattr(reloading, "POLL_SECONDS", 0.0)
@@ -531,7 +531,7 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
             os.replace(tmp_path / "new", path)
 
     use(certified.authority.issue_files("first", "DNS:mine"))
-    client = EtcdClient([certified.mutual.endpoint], tls=EtcdTls(certified.authority.certificate, *paths))
+    client = connect(certified.mutual.endpoint, tls=EtcdTls(certified.authority.certificate, *paths))
     assert client.certificates is not None
     async with watching(client, prefix, await put(client, prefix + b"0", b"first") - 1) as watcher:
         for number in (1, 2, 3):
@@ -548,10 +548,11 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
         use(certified.authority.issue_files("last", "DNS:mine"))
         await put(client, prefix + b"6", b"last")
         await watcher.until(lambda it: it.events[-1][2] == b"last")
-    await client.close()
 
 
-async def test_wrong_certificates_are_named(certified: Certified, server: EtcdProcess, prefix: bytes) -> None:
+async def test_wrong_certificates_are_named(
+    connect: Connect, certified: Certified, server: EtcdProcess, prefix: bytes
+) -> None:
     authority, stranger = certified.authority, certified.stranger
     foreign = EtcdTls(authority.certificate, *stranger.issue_files("foreign", "DNS:mine"))
     ours = EtcdTls(authority.certificate)
@@ -565,9 +566,8 @@ async def test_wrong_certificates_are_named(certified: Certified, server: EtcdPr
     ]
 
     async def check(etcd: EtcdProcess, tls: EtcdTls | None, error: type[Exception], words: str) -> None:
-        client = EtcdClient([etcd.endpoint], tls=tls, timeout_s=3)
+        client = connect(etcd.endpoint, tls=tls, timeout_s=3)
         assert words in await fails_within(15, client.get(prefix), error)
-        await client.close()
 
     await asyncio.gather(*(check(*case) for case in cases))  # most of it is waiting
 

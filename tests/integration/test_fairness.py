@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.client import AsyncClient, ClaimedTask, NewTask, QueuePolicy, TaskState, TaskUpdate, TenantPolicy
 from tests.integration.conftest import MakeServer
+from tests.integration.waiters import wait_for_waiters
 
 LONG_LEASE_MS = 600_000
 HOUR_MS = 3_600_000
@@ -110,7 +111,7 @@ async def test_every_tenth_claim_is_of_the_oldest(client: AsyncClient, queue: st
     await fill(client, [NewTask(queue, "t", priority=0, tenant="patient") for _ in range(10)])
     await fill(client, [NewTask(queue, "t", priority=9, tenant="urgent") for _ in range(200)])
     claims = await claim(client, queue, 100, batch=9)
-    low = [at for at, one in enumerate(claims) if one.priority == 0]
+    low = [index for index, one in enumerate(claims) if one.priority == 0]
     assert len(low) == 10
     assert max(later - former for former, later in zip([-1, *low], low, strict=False)) <= 10
 
@@ -133,9 +134,7 @@ async def test_a_task_whose_priority_is_raised_goes_to_who_waits(client: AsyncCl
     """One that is blocked by nothing but its time."""
     [task_id] = await fill(client, [NewTask(queue, "t", delay_ms=HOUR_MS)])
     waiting = asyncio.create_task(client.reserve([queue], wait_ms=60_000))
-    async with asyncio.timeout(30):
-        while not (await client.queue_stats(queue)).waiting_reserves:
-            await asyncio.sleep(0.01)
+    await wait_for_waiters(client, queue, 1)
     await client.update_task(task_id, priority=9, delay_ms=0)
     [one] = await waiting
     assert one.task_id == task_id

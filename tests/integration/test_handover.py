@@ -9,11 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-import pytest
-
 from holdfast.client import Client, NewTask
 from tests.integration import preloaded
-from tests.integration.map_cluster import MapCluster, until
+from tests.integration.map_cluster import MapCluster, map_cluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S
 
@@ -55,10 +53,7 @@ def handover(address: str, node: str, wait: str = "60s") -> Iterator[Command]:
             command.close()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("handover"), size=3, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=3, shards=SHARDS)
 
 
 def led_by(cluster: MapCluster, name: str) -> int:
@@ -115,8 +110,7 @@ def test_of_all_that_want_to_stop_at_the_same_moment_one_goes_after_the_other(cl
             assert cluster.nodes[goes].stop() == 0
             load.wait_for(10)
             assert all(command.is_waiting for command in waiting.values()), "while it is away"
-            cluster.nodes[goes].launch()
-            cluster.nodes[goes].wait_serving()
+            cluster.nodes[goes].start()
         cluster.wait_settled()
     load.check(cluster)
 
@@ -128,8 +122,8 @@ def test_it_says_in_time_which_shards_would_lose_their_majority(cluster: MapClus
     with handover(cluster.nodes["n1"].address, "n1", "3s") as command:
         code, said, err = command.end()
     assert (code, said["may_stop"]) == (7, False)
-    assert {each["shard"] for each in said["held_back"]} == set(range(SHARDS))
-    assert all("n3" in each["why"] for each in said["held_back"])
+    assert {reason["shard"] for reason in said["held_back"]} == set(range(SHARDS))
+    assert all("n3" in reason["why"] for reason in said["held_back"])
     problem = json.loads(err)
     assert problem["error"]["reason"] == "HELD_BACK"
     assert "shards 0, 1, 2, 3 would lose the majority" in problem["error"]["message"]

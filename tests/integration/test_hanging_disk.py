@@ -44,9 +44,13 @@ def test_a_process_whose_disk_hangs_ends(tmp_path: Path, what: str, says: str) -
         assert says in server.output
 
 
-def test_who_waits_for_its_disk_is_not_ready(tmp_path: Path) -> None:
-    with server_on(tmp_path, "stall") as (_, address, ops), Client(address, retry=False, timeout_s=1) as client:
-        client.enqueue(NewTask("q", "t"))
+@pytest.mark.parametrize("what", ["stall", "stall-in-line"])
+def test_who_waits_for_its_disk_is_not_ready(tmp_path: Path, what: str) -> None:
+    with server_on(tmp_path, what) as (_, address, ops), Client(address, retry=False, timeout_s=1) as client:
+        for _ in range(10):
+            client.enqueue(NewTask("q", "t"))
+        if what == "stall-in-line":
+            assert syncs_in_line(ops) > 0
         assert readiness(ops) == (200, "serving")
         (tmp_path / "broken").touch()
         with suppress(HoldfastError):
@@ -56,6 +60,12 @@ def test_who_waits_for_its_disk_is_not_ready(tmp_path: Path) -> None:
         (tmp_path / "broken").unlink()
         wait_until(lambda: readiness(ops) == (200, "serving"), "a server that is ready again")
         client.enqueue(NewTask("q", "t"))
+
+
+def syncs_in_line(ops: str) -> float:
+    with urlopen(f"{ops}/metrics", timeout=5) as answer:
+        [line] = re.findall(r"^holdfast_fsyncs_in_line_total (\S+)", answer.read().decode(), re.MULTILINE)
+    return float(line)
 
 
 def readiness(ops: str) -> tuple[int, str]:

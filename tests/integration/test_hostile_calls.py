@@ -4,8 +4,7 @@ import asyncio
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import grpc
@@ -24,16 +23,9 @@ OPEN_FILES = 500
 RESERVED_FILES = 100  # for the state, however many connect
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path_factory.mktemp("hostile")).start()
-    yield process
-    process.close()
-
-
-def peak_mb(server: ServerProcess) -> int:
-    """The most memory that it ever had."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+def memory_mb(server: ServerProcess, which: str) -> int:
+    """`VmHWM` is the most that it ever had, `VmRSS` what it has now."""
+    found = re.search(rf"{which}:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
     assert found is not None
     return int(found[1]) // 1024
 
@@ -56,7 +48,7 @@ def bombs() -> list[tuple[str, str, bytes]]:
 
 
 async def test_small_requests_do_not_become_large(server: ServerProcess) -> None:
-    before_mb = peak_mb(server)
+    before_mb = memory_mb(server, "VmHWM")
     async with Wire(server.address) as wire:
         for method, reason, body in bombs():
             answers = await asyncio.gather(*(wire.call(method, body) for _ in range(4)))
@@ -71,7 +63,7 @@ async def test_small_requests_do_not_become_large(server: ServerProcess) -> None
             await enqueue(b"\x0a\x00" * (4 * MIB), compression=grpc.Compression.Gzip, timeout=30)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     # Parsed, each of the first would have taken 500 MB.
-    assert peak_mb(server) - before_mb < 150
+    assert memory_mb(server, "VmHWM") - before_mb < 150
 
 
 async def test_probes_of_a_shard_come_one_at_a_time(server: ServerProcess) -> None:
@@ -108,26 +100,22 @@ async def health_of(server: ServerProcess) -> bool:
 
 async def test_health_is_what_readyz_says(tmp_path: Path) -> None:
     """A disk that is too full for new tasks: load balancers must hear of it, whichever way they ask."""
-    server = ServerProcess(tmp_path, free_bytes_min=1 << 40)
-    try:
+    with ServerProcess(tmp_path, free_bytes_min=1 << 40) as server:
         await asyncio.to_thread(server.start)
         status, body = await asyncio.to_thread(server.get, "/readyz")
         assert (status, "disk" in body) == (503, True)
         assert not await health_of(server)
-    finally:
-        server.close()
 
 
 async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> None:
     """More connections than there are descriptors: the node goes on reading and writing, and says that it lives."""
-    server = ServerProcess(tmp_path, open_files_max=OPEN_FILES)
-    strangers: list[socket.socket] = []
-    try:
+    with ServerProcess(tmp_path, open_files_max=OPEN_FILES) as server, ExitStack() as strangers:
         await asyncio.to_thread(server.start)
         async with AsyncClient(server.address) as client:
             await client.enqueue(NewTask("q", "t"))  # it is connected before the others
             for port in (server.port, server.ops_port):
-                strangers += [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
+                for _ in range(600):
+                    strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
                 for _ in range(5):  # for ten seconds they need not shake hands
                     await asyncio.sleep(0.1)
                     assert OPEN_FILES - open_files(server) >= RESERVED_FILES
@@ -136,26 +124,19 @@ async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> No
                 await client.enqueue(NewTask("q", "t", bytes(500_000)))
         # A stop writes the state, which takes descriptors too.
         assert await asyncio.to_thread(server.stop) == 0
-    finally:
-        for stranger in strangers:
-            stranger.close()
-        server.close()
 
 
 async def test_a_flood_of_large_batches_takes_a_bounded_amount_of_memory(tmp_path: Path) -> None:
     batch = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="flood", type="t", payload=bytes(MIB - 1000))] * 4)
-    server = ServerProcess(tmp_path)
-    try:
+    with ServerProcess(tmp_path) as server:
         await asyncio.to_thread(server.start)
-        before_mb = peak_mb(server)
+        before_mb = memory_mb(server, "VmHWM")
         async with Wire(server.address) as wire:
             answers = await asyncio.gather(*(wire.call("Enqueue", batch) for _ in range(120)))
             assert all(isinstance(answer, bytes) or answer.reason == "OVERLOADED" for answer in answers)
             assert any(isinstance(answer, bytes) for answer in answers)
         # Received all at once they are 500 MB, and twice that when they are parsed.
-        assert peak_mb(server) - before_mb < 450
-    finally:
-        server.close()
+        assert memory_mb(server, "VmHWM") - before_mb < 450
 
 
 async def test_connections_that_have_sent_much_hold_little(server: ServerProcess) -> None:
@@ -168,13 +149,7 @@ async def test_connections_that_have_sent_much_hold_little(server: ServerProcess
             (await stack.enter_async_context(channel)).unary_unary("/holdfast.proto.v1.Tasks/Enqueue")
             for channel in channels
         ]
-        before_mb = now_mb(server)
+        before_mb = memory_mb(server, "VmRSS")
         for call in calls * 3:
             await call(refused)
-        assert now_mb(server) - before_mb < 50
-
-
-def now_mb(server: ServerProcess) -> int:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) // 1024
+        assert memory_mb(server, "VmRSS") - before_mb < 50

@@ -4,25 +4,12 @@ import asyncio
 import time
 
 from holdfast.client import AsyncClient, ClaimedTask, NewTask
+from tests.integration.waiters import use, wait_for_waiters
 
 LONG_LEASE_MS = 600_000
 # A worker that is woken gets its task far below this, also if the machine is busy for seconds; one that is not woken
 # gets nothing before its wait of a minute is over.
 PROMPT_S = 20.0
-
-
-async def wait_for_waiters(client: AsyncClient, queue: str, number: int) -> None:
-    async with asyncio.timeout(30):
-        while (await client.queue_stats(queue)).waiting_reserves != number:
-            await asyncio.sleep(0.01)
-
-
-async def use(client: AsyncClient, *queues: str) -> None:
-    """Statistics exist only for a queue that was used."""
-    for queue in queues:
-        await client.enqueue(NewTask(queue, "first"))
-        [claim] = await client.reserve([queue])
-        await client.ack(claim)
 
 
 async def claim_all(client: AsyncClient, queue: str, number: int) -> list[ClaimedTask]:

@@ -54,8 +54,7 @@ def cluster(bare: MapCluster) -> MapCluster:
         bare.add_node()
         bare.init()
     [router] = bare.routers
-    router.launch()
-    router.wait_serving()
+    router.start()
     until(lambda: router.get("/readyz")[0] == 200, "the router to be ready")
     bare.wait_settled()
     return bare
@@ -130,8 +129,7 @@ def test_without_etcd_a_new_server_says_what_it_waits_for(cluster: MapCluster, s
     router_home.mkdir()
     router = RouterProcess(router_home, free_ports(1)[0], nobody)
     try:
-        router.launch()
-        router.wait_serving()
+        router.start()
         broker.wait_serving()
         until(lambda: f"etcd does not answer at {nobody}" in broker.get("/readyz")[1], "the broker to say so")
         assert broker.get("/readyz")[0] == 200, "a broker is ready by itself, so that all can be started at once"
@@ -154,8 +152,7 @@ def test_servers_that_are_too_old_for_the_map_say_so(bare: MapCluster, spare: Sp
     asyncio.run(write(bare, keys_of(name).cluster, cluster_record(FORMAT + 1)))
     broker.launch()
     try:
-        router.launch()
-        router.wait_serving()
+        router.start()
         until(lambda: "too old for the cluster; upgrade it" in router.get("/readyz")[1], "the router to say so")
         with Client(f"{HOST}:{router.port}", timeout_s=DEADLINE_S, retry=False) as client:
             calls: list[Callable[[], object]] = [
@@ -227,16 +224,14 @@ class Intruders:
 def intruders(cluster: MapCluster, spare: Spare) -> Intruders:
     """Launched early: they are given the time of a lease, and the last test sees what became of them."""
     guest = spare("guest")
-    guest.launch()
-    guest.wait_serving()
+    guest.start()
     copy = guest.data_dir / "MAP"
     cluster_id = cluster.info().cluster_id
     until(lambda: copy.exists() and cluster_id in copy.read_text(), "it to know its cluster")
     assert guest.stop() == 0
     copied = spare("guest")
     shutil.copytree(guest.data_dir, copied.data_dir)
-    guest.launch()
-    guest.wait_serving()
+    guest.start()
     until(lambda: guest.events("registered"), "it to be back")
     namesake = spare("n1")
     copied.launch()
@@ -346,7 +341,7 @@ def test_a_shard_that_is_made_anew_never_mixes_with_its_former_life(cluster: Map
         cluster.nodes[away].launch()
         cluster.wait_settled()
         deleted = [cluster.nodes[name].events("replica_deleted") for name in cluster.nodes]
-        assert all([event["former_life"] for event in events] == [True] for events in deleted)
+        assert all([event["former_incarnation"] for event in events] == [True] for events in deleted)
         claims = client.reserve([first], max_tasks=10, worker="w", wait_ms=1000)
         assert [(claim.task_id, claim.payload) for claim in claims] == [(new.task_id, b"new")]
         assert claims[0].token > old.token
@@ -371,7 +366,7 @@ async def make_anew(cluster: MapCluster, number: int) -> int:
     group = mapped_group(record.incarnation + 1, secrets.randbits(RANDOM_BITS))
     # The founder must be somebody who is there.
     leader = cluster.wait_for_leader(number)
-    founders = sorted(record.voters, key=lambda each: not each.startswith(f"{leader}/"))
+    founders = sorted(record.voters, key=lambda item: not item.startswith(f"{leader}/"))
     new = ShardRecord(group=group, replicas=record.replicas, founders=tuple(founders))
     key = keys_of(NAME).shard(number)
     assert (await etcd.commit([Unchanged(key, revision)], [Put(key, new.encode())])).is_done
@@ -402,8 +397,8 @@ def test_a_name_and_a_node_id_are_one_nodes_only(cluster: MapCluster, intruders:
     first = cluster.nodes["n1"]
     check_ends(intruders.namesake, "Expected to be the only node named n1", first.address, "another node_name")
     check_ends(intruders.copied, "Expected to be the only one with this node id", intruders.guest.address, "was copied")
-    assert all(each.is_up for each in (intruders.guest, *cluster.nodes.values()))
-    nodes = {each.name: each.address for each in cluster.info().nodes if each.is_alive}
+    assert all(node.is_up for node in (intruders.guest, *cluster.nodes.values()))
+    nodes = {node.name: node.address for node in cluster.info().nodes if node.is_alive}
     assert nodes.keys() == {"n1", "n2", "n3", "guest"}
     assert (nodes["n1"], nodes["guest"]) == (first.address, intruders.guest.address)
     cluster.check_hashes()

@@ -5,7 +5,6 @@
 
 import shutil
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,7 @@ from holdfast.cli.main import main
 from holdfast.cli.problems import ExitCode
 from holdfast.client import Accepted, Client, Conflict, MoveWish, NewTask, QueuePolicy, Unavailable
 from holdfast.cluster.map.partition_map import PartitionMap
-from tests.integration.map_cluster import MapCluster, apply_plan, until
+from tests.integration.map_cluster import MapCluster, apply_plan, map_cluster, until
 from tests.integration.map_load import claim_all, load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S
 from tests.long import IS_LONG
@@ -24,10 +23,7 @@ OUTAGE_S = 60.0 if IS_LONG else 6.0
 pytestmark = pytest.mark.timeout(120 + OUTAGE_S)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("etcd"), size=4, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=4, shards=SHARDS)
 
 
 def test_an_outage_of_etcd_stops_neither_tasks_nor_fail_over(cluster: MapCluster) -> None:
@@ -146,7 +142,7 @@ def check_new_queue(address: str, *, is_direct: bool) -> None:
     with Client(address, timeout_s=DEADLINE_S, direct=is_direct) as client:
         sent = [client.enqueue(NewTask(queue, "t", b"x")) for queue in queues]
         sent += [
-            one for one in client.enqueue_many([NewTask(each, "t") for each in queues]) if isinstance(one, Accepted)
+            one for one in client.enqueue_many([NewTask(queue, "t") for queue in queues]) if isinstance(one, Accepted)
         ]
         claims = claim_all(client, queues, len(sent))
         assert sorted(claim.task_id for claim in claims) == sorted(one.task_id for one in sent)
@@ -164,8 +160,7 @@ def fail_over(cluster: MapCluster, shard: int) -> str:
 
 def restart_and_lead(cluster: MapCluster, name: str, shard: int) -> None:
     """The node comes back without etcd, catches up, and serves as the leader."""
-    cluster.nodes[name].launch()
-    cluster.nodes[name].wait_serving()
+    cluster.nodes[name].start()
     assert not cluster.nodes[name].events("registered")
     until(lambda: (one := cluster.replicas().get((shard, name))) and one.lag < 50, "its replica to catch up")
     until(lambda: has_led(cluster, shard, name), "it to lead")

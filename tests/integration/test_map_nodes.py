@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.client import Client, ClusterShard, Conflict, HoldfastError, MoveWish, Plan, PlanStep, StepState
 from tests.integration.cluster import NodeProcess
-from tests.integration.map_cluster import MapCluster, apply_plan, is_plan_done, until
+from tests.integration.map_cluster import MapCluster, apply_plan, is_plan_done, map_cluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S
 from tests.long import long_only
@@ -22,11 +22,8 @@ REPLICATION = 3
 ZONES = ("a", "b", "c")
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    """Leaders stay where they are, also while the machine is busy for a moment: where they are is looked at."""
-    with MapCluster(tmp_path_factory.mktemp("nodes"), size=3, shards=SHARDS, zones=ZONES, election_ms=3000) as running:
-        yield running.start()
+# Leaders stay where they are, also while the machine is busy for a moment: where they are is looked at.
+cluster = map_cluster(size=3, shards=SHARDS, zones=ZONES, election_ms=3000)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def replication_is_kept(cluster: MapCluster) -> Iterator[None]:
             ends.set()
         looking.result()
     assert {shard for shard, _, _ in seen} == set(range(SHARDS))
-    assert [each for each in seen if each[2] < REPLICATION] == []
+    assert [item for item in seen if item[2] < REPLICATION] == []
     for shard in before:
         check_each_configuration(cluster, shard)
 
@@ -236,7 +233,9 @@ def test_two_nodes_are_drained_and_removed_under_load(cluster: MapCluster, opera
 def holds_replicas(operator: Client, *names: str) -> bool:
     """As the server that is asked sees it."""
     shards = operator.describe_cluster().shards
-    held = {each.partition("/")[0] for shard in shards for each in (*shard.replicas, *shard.voters, *shard.leaving)}
+    held = {
+        replica.partition("/")[0] for shard in shards for replica in (*shard.replicas, *shard.voters, *shard.leaving)
+    }
     return bool(held & set(names))
 
 
@@ -263,8 +262,7 @@ def test_leaders_are_spread_again_after_a_rolling_restart(cluster: MapCluster, o
         for node in list(cluster.nodes.values()):
             assert node.stop() == 0
             load.wait_for(10)
-            node.launch()
-            node.wait_serving()
+            node.start()
             cluster.wait_settled()
         last = list(cluster.nodes)[-1]
         assert leaders(cluster)[last] == 0, "whoever was restarted last leads nothing"

@@ -23,7 +23,7 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task
 from tests.integration.cluster import HOST
 from tests.integration.cluster_tools import Refusal, enqueue_request, raw_call
-from tests.integration.map_cluster import MapCluster, until
+from tests.integration.map_cluster import MapCluster, map_cluster, until
 from tests.integration.map_load import MapLoad, load_on
 from tests.integration.server import DEADLINE_S
 
@@ -31,10 +31,7 @@ SHARDS = 4
 PAUSE_MS = 3_000_077  # so long that it is never over while a test looks
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("queues"), size=3, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=3, shards=SHARDS)
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +126,11 @@ def test_tasks_of_new_clients_go_where_a_pin_says_from_the_first_on(
             with Client(cluster.address, direct=direct, timeout_s=DEADLINE_S) as new:
                 accepted.append(new.enqueue(NewTask(queue, "t")))
                 accepted += only_accepted(new.enqueue_many([NewTask(queue, "t"), NewTask(queue, "u")]))
-    assert [shard_of_task(each.task_id) for each in accepted] == [pinned] * 10
+    assert [shard_of_task(outcome.task_id) for outcome in accepted] == [pinned] * 10
 
 
 def only_accepted(outcomes: Iterable[object]) -> list[Accepted]:
-    accepted = [each for each in outcomes if isinstance(each, Accepted)]
+    accepted = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
     assert len(accepted) == len(list(outcomes))
     return accepted
 
@@ -158,7 +155,7 @@ def test_a_cap_of_one_for_a_key_is_mutual_exclusion_on_a_spread_queue(
                 assert isinstance(outcome, Accepted)
         for generation in range(1, len(kinds) + 1):
             claims = first.reserve([queue], max_tasks=99, wait_ms=20_000)
-            claims += [claim for each in (second, first) for claim in each.reserve([queue], max_tasks=99)]
+            claims += [claim for item in (second, first) for claim in item.reserve([queue], max_tasks=99)]
             assert sorted(claim.limit_key for claim in claims) == keys
             client.set_queue(queue, **({"pin": [generation % SHARDS]} if generation % 2 else {"spread": SHARDS}))
             settle(client, queue, generation + 1)
@@ -207,8 +204,7 @@ def test_a_policy_counts_also_for_a_leader_that_never_saw_etcd(cluster: MapClust
         check_two_attempts(client, queue)
     finally:
         cluster.etcd.start()
-    cluster.nodes[victim].launch()
-    cluster.nodes[victim].wait_serving()
+    cluster.nodes[victim].start()
     assert client.set_queue(queue, clear=["max_attempts"]).policy.max_attempts is None
     until(lambda: not has_policy(client, queue), "the default to count again")
     discard_probes(client, queue)
@@ -335,11 +331,11 @@ def test_which_dead_letters_are_meant_is_decided_by_each_shard(
         Client(cluster.address, direct=True, timeout_s=DEADLINE_S) as direct,
         Client(cluster.address, timeout_s=DEADLINE_S) as worker,
     ):
-        for each in (client, direct):
-            assert each.retry_dead_letters_where(queue, dry_run=True, batch_size=2).found == count
+        for item in (client, direct):
+            assert item.retry_dead_letters_where(queue, dry_run=True, batch_size=2).found == count
         monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 60_000_000_000)
-        for each in (client, direct):
-            reported = each.retry_dead_letters_where(
+        for item in (client, direct):
+            reported = item.retry_dead_letters_where(
                 queue, batch_size=2, progress=lambda _reported: kill_what_waits(worker)
             )
             assert (reported.found, reported.done) == (count, count)

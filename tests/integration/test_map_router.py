@@ -5,10 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from holdfast.client import (
     Accepted,
@@ -19,14 +21,16 @@ from holdfast.client import (
     HoldfastError,
     MoveWish,
     NewTask,
+    TaskInfo,
     TaskState,
 )
+from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.cluster import HOST, free_ports
 from tests.integration.cluster_tools import Refusal, holdfast, raw_call
-from tests.integration.map_cluster import MapCluster, RouterProcess, apply_plan, until
+from tests.integration.map_cluster import MapCluster, RouterProcess, apply_plan, map_cluster, until
 from tests.integration.map_load import claim_all, load_on, queues_of_all_shards
 from tests.integration.proxy import Proxy
 from tests.integration.server import DEADLINE_S, wait_until
@@ -35,10 +39,7 @@ from tests.stalls import stalls
 SHARDS = 3
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("routers"), size=4, shards=SHARDS, routers=2) as running:
-        yield running.start()
+cluster = map_cluster(size=4, shards=SHARDS, routers=2)
 
 
 @contextmanager
@@ -47,8 +48,7 @@ def another_router(cluster: MapCluster, name: str, endpoints: str, **settings: o
     home.mkdir()
     router = RouterProcess(home, free_ports(1)[0], endpoints, **settings)  # type: ignore[arg-type]  # passed through
     try:
-        router.launch()
-        router.wait_serving()
+        router.start()
         until(lambda: router.get("/readyz")[0] == 200, "the router to be ready")
         yield router
     finally:
@@ -150,8 +150,7 @@ def test_a_router_that_is_killed_is_replaced_by_the_next(cluster: MapCluster) ->
             load.wait_for(20)
             router.kill()
             load.wait_for(40)
-            router.launch()
-            router.wait_serving()
+            router.start()
             until(lambda router=router: router.get("/readyz")[0] == 200, "the router to be ready")  # type: ignore[misc]
     load.check(cluster)
 
@@ -176,8 +175,7 @@ def test_a_router_that_is_stopped_sends_those_who_wait_elsewhere_at_once(cluster
         with Client(f"{HOST}:{other.port}", timeout_s=DEADLINE_S) as producer:
             producer.enqueue(NewTask(queue, "t"))
         assert len(polling.result(DEADLINE_S)) == 1
-    waits_at.launch()
-    waits_at.wait_serving()
+    waits_at.start()
     until(lambda: waits_at.get("/readyz")[0] == 200, "the router to be ready")
 
 
@@ -194,7 +192,7 @@ def test_a_node_that_was_killed_is_told_within_a_second_or_so(
     with stalls() as stalled:
         status = holdfast("cluster", "status", "--address", cluster.address, exit_code=1, or_exit_code=4)
     took_s = time.monotonic() - began_s
-    told = {each["name"]: (each["is_alive"], each["answers"]) for each in status["nodes"]}
+    told = {node["name"]: (node["is_alive"], node["answers"]) for node in status["nodes"]}
     assert [told[name] for name in names] == [(True, False)] * len(names)
     assert took_s - stalled.seconds < 5, "also if it is silent, and does not refuse"
     for name in names:
@@ -232,6 +230,75 @@ def test_a_worker_gets_every_task_of_all_shards(cluster: MapCluster) -> None:
     cluster.check_hashes()
 
 
+def call(router: RouterProcess, path: str, request: Message, response: type[Any]) -> Any:
+    """As it is on the wire, without what a client does."""
+    answer = raw_call(f"{HOST}:{router.port}", path, request)
+    assert isinstance(answer, bytes), answer
+    return response.FromString(answer)
+
+
+def test_batches_over_all_shards_come_back_in_their_order_from_every_call(cluster: MapCluster) -> None:
+    """Of queues at home on each shard, and of one that is spread over all."""
+    router = cluster.routers[0]
+    with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        client.set_queue("wide", spread=SHARDS)
+        until(lambda: client.topology(["wide"]).routes[0].generation == 1, "the queue to be spread")
+    queues = [*queues_of_all_shards("batches", SHARDS), "wide"]
+    ids = [f"~1.k{n}.0" if n % 4 == 3 else f"r{n}" for n in range(80)]
+    tasks = [pb.TaskSpec(queue=queues[n % 4], type="t", payload=b"%d" % n, request_id=ids[n]) for n in range(80)]
+    request = pb.EnqueueRequest(tasks=tasks)
+    first, again = (call(router, "Tasks/Enqueue", request, pb.EnqueueResponse) for _ in range(2))
+    names = [outcome.accepted.task_id for outcome in first.outcomes]
+    assert len(set(names)) == 80
+    assert [outcome.accepted.task_id for outcome in again.outcomes] == names
+    assert all(outcome.accepted.duplicate for outcome in again.outcomes)
+    stats = call(router, "Tasks/QueueStats", pb.QueueStatsRequest(queues=queues), pb.QueueStatsResponse)
+    assert [outcome.counts.ready for outcome in stats.outcomes] == [20, 20, 20, 20]
+    listed = call(router, "Tasks/ListQueues", pb.ListQueuesRequest(), pb.ListQueuesResponse)
+    assert {(queue.queue, queue.ready) for queue in listed.queues} >= {(queue, 20) for queue in queues}
+    with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        claims = claim_all(client, queues, 80)
+    assert {claim.task_id: claim.payload for claim in claims} == {name: b"%d" % n for n, name in enumerate(names)}
+    tokens = [(claim.task_id, claim.token >> 64, claim.token % 2**64) for claim in claims]
+    refs = [pb.ClaimRef(task_id=task_id, token=token, secret=secret) for task_id, token, secret in tokens]
+    bad = pb.ClaimRef(task_id=names[5], token=1, secret=1)
+    acks = pb.AckRequest(items=[pb.AckItem(claim=ref) for ref in (*refs, bad)])
+    acked = call(router, "Tasks/Ack", acks, pb.AckResponse)
+    assert [outcome.WhichOneof("outcome") for outcome in acked.outcomes] == ["acked"] * 80 + ["rejection"]
+    done = call(router, "Tasks/WaitTasks", pb.WaitTasksRequest(task_ids=names), pb.WaitTasksResponse)
+    assert [outcome.task.state for outcome in done.outcomes] == [pb.TASK_STATE_SUCCEEDED] * 80
+
+
+def test_operators_see_the_router(cluster: MapCluster) -> None:
+    router = cluster.routers[0]
+    described = call(router, "Shards/DescribeNode", shards_pb2.DescribeNodeRequest(), shards_pb2.DescribeNodeResponse)
+    nodes = {(name, node.address) for name, node in cluster.nodes.items()}
+    assert {(node.name, node.address) for node in described.nodes} == nodes
+    found = call(router, "Shards/FindLeader", shards_pb2.FindLeaderRequest(shard=1), shards_pb2.FindLeaderResponse)
+    assert found.leader == cluster.leader(1)
+    assert router.metric("holdfast_router_map_shards") == SHARDS
+    assert router.metric('holdfast_router_rpc_calls_total{code="OK",method="FindLeader"}') >= 1
+
+
+def test_a_result_that_is_gone_is_told_from_none_also_by_the_next_leader(cluster: MapCluster) -> None:
+    [queue, *_] = queues_of_all_shards("expired", SHARDS)
+    with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        ids = [client.enqueue(NewTask(queue, "t", result_ttl_ms=1)).task_id for _ in range(2)]
+        claims = {claim.task_id: claim for claim in client.reserve([queue], max_tasks=2, worker="w")}
+        for task_id, result in zip(ids, (b"42", None), strict=True):
+            client.ack(claims[task_id], result=result)
+        wait_until(lambda: client.get_task(ids[0]).result_expired_at_ms, "a millisecond of the shard's time")
+        before = client.wait_tasks(ids)
+        assert all(isinstance(info, TaskInfo) and info.result is None for info in before)
+        victim = cluster.nodes[cluster.wait_for_leader(0)]
+        victim.kill()
+        assert client.wait_tasks(ids) == before
+        shown = [(info.changed_at_ms, info.result_expired_at_ms) for info in map(client.get_task, ids)]
+        assert [expired_at_ms for _, expired_at_ms in shown] == [shown[0][0] + 1, None]
+    victim.start()
+    cluster.wait_settled()
+
+
 def test_a_worker_that_was_idle_for_longer_than_its_lease_runs_what_it_claims(
     cluster: MapCluster, tmp_path: Path
 ) -> None:
@@ -240,7 +307,7 @@ def test_a_worker_that_was_idle_for_longer_than_its_lease_runs_what_it_claims(
     lease_s = 2.0
     queues = queues_of_all_shards("idle", SHARDS)
     worker = WorkerProcess(tmp_path / "worker", cluster.address, queues, lease=lease_s)
-    with closing(worker.start()), chores.make_app(cluster.address) as app:
+    with worker.start(), chores.make_app(cluster.address) as app:
         until(lambda: any(map(_calls, cluster.routers)), "the worker to wait")
         time.sleep(lease_s + 0.5)  # longer than the lease: that is what this is about
         handle = app.tasks["work"].options(queue=queues[1], timeout=lease_s, max_attempts=1).enqueue(0.01)

@@ -45,8 +45,8 @@ def asked_by(query: str) -> Asked:
 
 def _walk(node: Any, asked: Asked) -> None:
     if isinstance(node, list):
-        for each in node:
-            _walk(each, asked)
+        for item in node:
+            _walk(item, asked)
     elif isinstance(node, promql_parser.VectorSelector):
         assert node.name is not None, "a selector by labels alone"
         asked.labels.setdefault(node.name, set()).update(matcher.name for matcher in node.matchers.matchers)
@@ -60,7 +60,7 @@ def _walk(node: Any, asked: Asked) -> None:
 
 def rules() -> dict[str, str]:
     manifests = load((RENDERED / "production.yaml").read_text())
-    groups = [group for each in manifests.of("PrometheusRule") for group in each.spec["groups"]]
+    groups = [group for item in manifests.of("PrometheusRule") for group in item.spec["groups"]]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
@@ -73,14 +73,14 @@ def panels() -> dict[str, list[str]]:
 
 def triggers() -> dict[str, str]:
     manifests = load((RENDERED / "example.yaml").read_text())
-    return {each.name: each.spec["triggers"][0]["metadata"]["query"] for each in manifests.of("ScaledObject")}
+    return {item.name: item.spec["triggers"][0]["metadata"]["query"] for item in manifests.of("ScaledObject")}
 
 
 def queries() -> dict[str, str]:
     """Every query, by where it stands, with the variables of Grafana replaced as Grafana does."""
     found = {f"rule {name}": expr for name, expr in rules().items()}
     found |= {f"scaling {name}": expr for name, expr in triggers().items()}
-    found |= {f"panel {title} {at}": expr for title, exprs in panels().items() for at, expr in enumerate(exprs)}
+    found |= {f"panel {title} {index}": expr for title, exprs in panels().items() for index, expr in enumerate(exprs)}
     return {where: expr.replace("$__rate_interval", "1m") for where, expr in found.items()}
 
 
@@ -133,12 +133,12 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             beside(cluster, "worker", "shop:app", at=EXAMPLE) as worker,
             beside(cluster, "rebalance", "--watch", at=cluster.directory) as rebalancer,
         ):
-            servers = [f"{HOST}:{each.ops_port}" for each in (*cluster.nodes.values(), *cluster.routers)]
+            servers = [f"{HOST}:{node.ops_port}" for node in (*cluster.nodes.values(), *cluster.routers)]
             done = 'holdfast_worker_tasks_total{type="ship",outcome="succeeded"} 1'
             until(lambda: done in scraped(worker), "the worker to have done something")
             until(lambda: "holdfast_rebalancer_active" in scraped(rebalancer), "the rebalancer to be there")
-            until(lambda: any("holdfast_queue_dead_alert{" in scraped(each) for each in servers), "the setting")
-            yield OF_OTHERS | series([scraped(each) for each in (*servers, worker, rebalancer)])
+            until(lambda: any("holdfast_queue_dead_alert{" in scraped(server) for server in servers), "the setting")
+            yield OF_OTHERS | series([scraped(server) for server in (*servers, worker, rebalancer)])
 
 
 def series(texts: list[str]) -> dict[str, set[str]]:
@@ -165,7 +165,7 @@ def test_every_query_names_a_metric_that_exists(exposed: dict[str, set[str]], wh
 
 def test_the_variables_of_the_dashboard_name_metrics_that_exist(exposed: dict[str, set[str]]) -> None:
     variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
-    asked = {each["name"]: each["query"]["query"] for each in variables if each["type"] == "query"}
+    asked = {variable["name"]: variable["query"]["query"] for variable in variables if variable["type"] == "query"}
     for name, query in asked.items():
         selector, _, label = query.removeprefix("label_values(").removesuffix(")").rpartition(", ")
         [metric] = asked_by(selector).labels
@@ -194,7 +194,7 @@ def test_there_is_a_rule_for_each_thing_that_operators_must_hear_of() -> None:
 def test_the_rule_of_backups_names_the_cron_job_that_there_is() -> None:
     """Neither side of `or` would be missed."""
     named = set(re.findall(r'(kube_\w+)\{cronjob="([^"]+)"\}', rules()["HoldfastNoBackup"]))
-    jobs = [each.name for each in load((RENDERED / "production.yaml").read_text()).of("CronJob")]
+    jobs = [item.name for item in load((RENDERED / "production.yaml").read_text()).of("CronJob")]
     assert named == {(metric, job) for metric in OF_OTHERS for job in jobs}
 
 
@@ -210,6 +210,6 @@ def test_panels_do_not_lie_on_each_other() -> None:
 
 def test_the_dashboard_reaches_grafana() -> None:
     maps = load((RENDERED / "production.yaml").read_text()).of("ConfigMap")
-    [board] = [each for each in maps if "holdfast.json" in each.body["data"]]
+    [board] = [item for item in maps if "holdfast.json" in item.body["data"]]
     assert json.loads(board.body["data"]["holdfast.json"]) == json.loads(DASHBOARD.read_text())
     assert board.body["metadata"]["labels"]["grafana_dashboard"] == "1"

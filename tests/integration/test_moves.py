@@ -25,8 +25,8 @@ from tests.integration.server import DEADLINE_S
 # process halt as well while somebody else is killed.
 EVERYWHERE = [
     "reconciler:add", "reconciler:add_done", "reconciler:telling", "host:joined", "snapshot:offered", "snapshot:taken",
-    "reconciler:promote", "reconciler:promote_done", "reconciler:told", "reconciler:remove", "reconciler:remove_done",
-    "retire:dropping", "retire:dropped", "retire:forgotten",
+    "reconciler:promote", "reconciler:promote_done", "reconciler:reported", "reconciler:remove",
+    "reconciler:remove_done", "retire:dropping", "retire:dropped", "retire:forgotten",
 ]  # fmt: skip
 SOMEWHERE = ["snapshot:taken", "reconciler:add_done", "reconciler:remove_done", "retire:dropped"]
 OTHERS = ["router", "leader of etcd", "operator", "destination", "source"]
@@ -70,7 +70,7 @@ class Load:
             for number in itertools.count():
                 if self._stop.wait(0.005):
                     return
-                tasks = [NewTask(self.queue, "t", b"x" * 500, request_id=f"{number}-{at}") for at in range(5)]
+                tasks = [NewTask(self.queue, "t", b"x" * 500, request_id=f"{number}-{index}") for index in range(5)]
                 try:
                     accepted = client.enqueue_many(tasks)
                 except HoldfastError:
@@ -87,10 +87,14 @@ def check_all_there(address: str, load: Load) -> None:
     assert len(load.accepted) > 20
     asked = list(load.accepted)
     with Client(address, timeout_s=DEADLINE_S) as client:
-        for at in range(0, len(asked), 500):
-            batch = [NewTask(load.queue, "t", b"x" * 500, request_id=request_id) for request_id in asked[at : at + 500]]
+        for index in range(0, len(asked), 500):
+            batch = [
+                NewTask(load.queue, "t", b"x" * 500, request_id=request_id) for request_id in asked[index : index + 500]
+            ]
             again = [one for one in client.enqueue_many(batch) if isinstance(one, Accepted)]
-            assert [one.task_id for one in again] == [load.accepted[request_id] for request_id in asked[at : at + 500]]
+            assert [one.task_id for one in again] == [
+                load.accepted[request_id] for request_id in asked[index : index + 500]
+            ]
 
 
 def cut_the_log(cluster: MapCluster) -> None:

@@ -1,4 +1,4 @@
-"""What operators and their tools see: health, reflection, metrics, logs, the command line."""
+"""What operators and their tools see: health, reflection, metrics, logs."""
 
 import asyncio
 import json
@@ -11,7 +11,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from holdfast.client import AsyncClient, NewTask, StaleToken, TaskError
 from holdfast.proto.v1 import tasks_pb2 as pb
-from tests.integration import preloaded
 from tests.integration.conftest import MakeServer
 from tests.integration.server import ServerProcess
 from tests.integration.wire import Wire
@@ -92,18 +91,3 @@ async def test_logs_hold_neither_payloads_nor_tokens(make_server: MakeServer) ->
     assert secret not in text
     parts = [str(part) for token in tokens for part in (token, token >> 64, token % 2**64)]
     assert not [part for part in parts if part in text]
-
-
-async def test_the_command_line_talks_to_a_server(shared_server: ServerProcess, queue: str) -> None:
-    def run(*arguments: str) -> dict[str, Any]:
-        done = preloaded.run(*arguments, "--address", shared_server.address, "--json")
-        assert done.returncode == 0, done.stderr
-        answer = json.loads(done.stdout)
-        assert isinstance(answer, dict)
-        return answer
-
-    accepted = await asyncio.to_thread(run, "enqueue", queue, "hello", '{"name": "world"}')
-    stats = await asyncio.to_thread(run, "queue", "stats", queue)
-    assert [(each["queue"], each["ready"]) for each in stats["queues"]] == [(queue, 1)]
-    task = await asyncio.to_thread(run, "task", "get", accepted["task_id"])
-    assert (task["state"], task["queue"]) == ("READY", queue)

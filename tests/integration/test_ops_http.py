@@ -148,8 +148,8 @@ async def test_a_burst_of_connections_does_not_push_out_a_request_that_has_come(
         asking.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         silent = [connect() for _ in range(500)]
         answer = await asyncio.to_thread(asking.recv, 1024)
-        for each in silent:
-            each.close()
+        for item in silent:
+            item.close()
     assert answer.startswith(b"HTTP/1.1 200")
 
 
@@ -168,7 +168,7 @@ async def test_those_who_have_asked_do_not_push_out_one_whose_request_is_on_its_
 async def test_connections_that_do_not_read_do_not_keep_others_out(
     server: OpsServer, node: Node, strangers: Connect
 ) -> None:
-    node.metrics.watch_queues(lambda: [QueueFigures(f"queue-{at}", {"ready": 1}) for at in range(900)])
+    node.metrics.watch_queues(lambda: [QueueFigures(f"queue-{index}", {"ready": 1}) for index in range(900)])
     for _, writer in await strangers(120):
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
     assert [(await get(server, "/livez")).status for _ in range(5)] == [200] * 5

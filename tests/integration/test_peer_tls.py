@@ -251,7 +251,7 @@ async def test_certificates_are_replaced_while_nodes_talk(
     trusted = {name: tmp_path / f"{name}-trusted.pem" for name in used}
     for path in trusted.values():
         shutil.copy(authority.certificate, path)
-    own = {name: PeerTls(each.certificate, each.key, trusted[name]) for name, each in used.items()}
+    own = {name: PeerTls(item.certificate, item.key, trusted[name]) for name, item in used.items()}
     async with (
         PeerNode("n1", ports, tls=own["n1"]) as one,
         PeerNode("n2", ports, tls=own["n2"]) as two,

@@ -12,6 +12,8 @@ import pytest
 import structlog
 
 from holdfast.broker.peers import PeerInfo, PeerLimits, Reason
+from holdfast.broker.peers.accepting import Acceptor
+from holdfast.broker.peers.dialling import Dialler
 from holdfast.broker.peers.words import Hello, Refused
 from tests.integration.peer_nodes import DEADLINE_S, PeerNode, UnknownPeer, body, hello_of, meet, pair, until
 
@@ -114,7 +116,7 @@ async def test_the_one_that_is_refused_says_so_itself(ports: Mapping[str, int]) 
                 refused = twin.peers.counters.refused_by_peers
                 await until(lambda: refused[Reason.TWO_OF_ONE_NAME] >= 2, "the twin to be refused")
                 assert not twin.peers.connected()
-    [said] = [each for each in logs if each["event"] == "another node refuses a connection"]
+    [said] = [log for log in logs if log["event"] == "another node refuses a connection"]
     assert said["found"] == "two nodes call themselves n2: this one and another"
 
 
@@ -328,3 +330,17 @@ def test_names_are_checked_at_once(ports: Mapping[str, int]) -> None:
         with pytest.raises(ValueError, match="Expected"):
             PeerNode("n1", ports, **wrong)
     assert replace(hello_of("n1", "n2"), name="n2").identity.startswith("n2/")
+
+
+@pytest.mark.parametrize(("part", "work"), [(Dialler, "run"), (Acceptor, "_accept")])
+async def test_a_bug_that_ends_what_dials_or_listens_is_known(
+    ports: Mapping[str, int], monkeypatch: pytest.MonkeyPatch, part: type[object], work: str
+) -> None:
+    """Nobody would connect any more, and nobody would say so."""
+
+    async def broken(*_args: object) -> None:
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(part, work, broken)
+    async with PeerNode("n1", pair(ports)) as one:
+        await until(lambda: isinstance(one.peers.failed(), ArithmeticError), "the failure to be known")

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.client import Client
 from tests.integration.cluster_tools import holdfast
-from tests.integration.map_cluster import NAME, MapCluster, until
+from tests.integration.map_cluster import NAME, MapCluster, map_cluster, until
 from tests.integration.map_load import load_on, queues_of_all_shards
 from tests.integration.server import DEADLINE_S, ServerProcess, wait_until
 
@@ -37,22 +37,19 @@ class RebalancerProcess(ServerProcess):
         return self.metric("holdfast_rebalancer_active") == 1
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("rebalancer"), size=4, shards=SHARDS) as running:
-        yield running.start()
+cluster = map_cluster(size=4, shards=SHARDS)
 
 
 @pytest.fixture(scope="module")
 def watching(cluster: MapCluster) -> Iterator[list[RebalancerProcess]]:
     both = [RebalancerProcess(cluster.directory / name, cluster.etcd_endpoints) for name in ("w1", "w2")]
-    for each in both:
-        each.launch()
-    for each in both:
-        each.wait_serving()
+    for item in both:
+        item.launch()
+    for item in both:
+        item.wait_serving()
     yield both
-    for each in both:
-        each.close()
+    for item in both:
+        item.close()
 
 
 def replicas(cluster: MapCluster) -> Counter[str]:
@@ -62,8 +59,8 @@ def replicas(cluster: MapCluster) -> Counter[str]:
 def test_what_is_gone_for_good_is_made_anew_and_gets_its_share_when_it_returns(
     cluster: MapCluster, watching: list[RebalancerProcess]
 ) -> None:
-    until(lambda: any(each.is_active for each in watching), "one of them to be active")
-    active, other = sorted(watching, key=lambda each: not each.is_active)
+    until(lambda: any(item.is_active for item in watching), "one of them to be active")
+    active, other = sorted(watching, key=lambda item: not item.is_active)
     assert json.loads(other.get("/readyz")[1])["reason"].startswith("standing by")
     with load_on(cluster, queues_of_all_shards("anew", SHARDS)) as load:
         load.wait_for(10)
@@ -75,16 +72,14 @@ def test_what_is_gone_for_good_is_made_anew_and_gets_its_share_when_it_returns(
         assert cluster.info().rebalancing.given_up == ("n4",)
         assert replicas(cluster) == {"n1": 4, "n2": 4, "n3": 4}
         load.wait_for(10)
-        cluster.nodes["n4"].launch()
-        cluster.nodes["n4"].wait_serving()
+        cluster.nodes["n4"].start()
         until(lambda: replicas(cluster)["n4"] == 3, "it to have its share again")
         cluster.wait_settled()
         until(lambda: cluster.info().plan is None, "the plan to be done")
         load.wait_for(10)
     load.check(cluster)
     assert cluster.info().rebalancing.given_up == ()
-    active.launch()
-    active.wait_serving()
+    active.start()
 
 
 def test_it_is_paused_for_all_of_them(cluster: MapCluster, watching: list[RebalancerProcess]) -> None:
@@ -95,7 +90,7 @@ def test_it_is_paused_for_all_of_them(cluster: MapCluster, watching: list[Rebala
     cluster.add_node()
     with Client(cluster.address, timeout_s=DEADLINE_S) as client:
         client.drain_node("n1")
-        until(lambda: any('"state": "paused"' in each.log_text for each in watching), "it to be heard of")
+        until(lambda: any('"state": "paused"' in item.log_text for item in watching), "it to be heard of")
         assert replicas(cluster)["n1"] > 0
         assert cluster.info().plan is None
         assert not holdfast("rebalance", "--resume", "--address", cluster.address)["is_paused"]
@@ -122,4 +117,4 @@ def test_an_operator_who_drains_a_node_waits_for_its_plan_and_is_not_refused(
     assert drain.returncode == 0, notes
     assert replicas(cluster)["n2"] == 0
     assert replicas(cluster)[new.name] > 0, "the plan was carried out, not given up"
-    assert not any(f'"kind": "cancel", "node": "{new.name}"' in each.log_text for each in watching)
+    assert not any(f'"kind": "cancel", "node": "{new.name}"' in item.log_text for item in watching)

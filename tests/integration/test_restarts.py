@@ -19,9 +19,8 @@ CLAIMS_PER_WORKER_MAX = 20
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("restarts")
-    server = ServerProcess(directory, claims_per_worker_max=CLAIMS_PER_WORKER_MAX).start()
-    yield server
-    server.close()
+    with ServerProcess(directory, claims_per_worker_max=CLAIMS_PER_WORKER_MAX) as server:
+        yield server.start()
 
 
 async def kill_and_restart(server: ServerProcess) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from holdfast.client import Accepted, AsyncClient, NewTask, OutcomeUnknown, TaskState
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
-from tests.integration.map_cluster import MapCluster
+from tests.integration.map_cluster import MapCluster, map_cluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import DEADLINE_S
 
@@ -22,10 +22,7 @@ LONG_S = 120.0  # calls have time, and no test has as much
 LEASE_S = 2.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(tmp_path_factory.mktemp("silent"), size=2, shards=SHARDS, replication=1) as running:
-        yield running.start()
+cluster = map_cluster(size=2, shards=SHARDS, replication=1)
 
 
 @contextmanager
@@ -64,7 +61,7 @@ def test_a_worker_keeps_the_leases_of_a_healthy_shard_and_finishes_its_tasks_whi
 ) -> None:
     healthy, lost = queues_of_all_shards("work", SHARDS)
     worker = WorkerProcess(tmp_path / "worker", cluster.address, [healthy, lost], lease=LEASE_S)
-    with closing(worker.start()), chores.make_app(cluster.address) as app:
+    with worker.start(), chores.make_app(cluster.address) as app:
         work = app.tasks["work_async"]
         # One that ends while its shard is silent, so that its report waits, and one whose lease has to be extended.
         of_lost = [work.options(queue=lost).enqueue(seconds) for seconds in (0.5, 2 * LEASE_S)]

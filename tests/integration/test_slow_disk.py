@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,15 +35,10 @@ def disk(faults_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="module")
 def server(disk: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with small limits."""
-    server = ServerProcess(
-        tmp_path_factory.mktemp("slow"),
-        env=disk.env,
-        proposals_max=PROPOSALS_MAX,
-        waiters_max=WAITERS_MAX,
-        claims_per_worker_max=CLAIMS_PER_WORKER_MAX,
-    ).start()
-    yield server
-    server.close()
+    directory = tmp_path_factory.mktemp("slow")
+    limits: dict[str, Any] = {"proposals_max": PROPOSALS_MAX, "waiters_max": WAITERS_MAX}
+    with ServerProcess(directory, env=disk.env, claims_per_worker_max=CLAIMS_PER_WORKER_MAX, **limits) as server:
+        yield server.start()
 
 
 @pytest.fixture
@@ -59,6 +55,14 @@ async def hold_up(disk: Faults, client: AsyncClient, queue: str) -> "asyncio.Tas
     write: asyncio.Task[object] = asyncio.create_task(client.enqueue(NewTask(f"{queue}.plug", "plug")))
     await asyncio.to_thread(disk.wait_for_slow_sync)
     return write
+
+
+async def leave(server: ServerProcess, client: AsyncClient, disk: Faults, leaving: "asyncio.Task[Claims]") -> None:
+    """Once its claim is on its way to the disk; then another caller gets what it leaves."""
+    await asyncio.to_thread(disk.wait_for_slow_sync)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await arrived(server, client, [])
 
 
 async def arrived(server: ServerProcess, client: AsyncClient, calls: list["asyncio.Task[Claims]"]) -> None:
@@ -83,16 +87,24 @@ async def test_nothing_is_acknowledged_before_it_is_synced(
     assert (await client.queue_stats(f"{queue}.plug")).ready == 1
 
 
+async def test_a_slow_disk_is_not_waited_for_in_line(
+    disk: Faults, server: ServerProcess, client: AsyncClient, queue: str
+) -> None:
+    disk.slow_disk(0.01)
+    in_line, syncs = server.metric("holdfast_fsyncs_in_line_total"), server.metric("holdfast_fsync_seconds_count")
+    for _ in range(20):
+        await client.enqueue(NewTask(queue, "t"))
+    assert server.metric("holdfast_fsync_seconds_count") >= syncs + 20
+    assert server.metric("holdfast_fsyncs_in_line_total") <= in_line + 1, "the first, if the disk was fast until now"
+
+
 async def test_a_caller_that_leaves_while_its_claim_is_written_gives_it_back(
     disk: Faults, server: ServerProcess, client: AsyncClient, queue: str
 ) -> None:
     accepted = await client.enqueue(NewTask(queue, "t"))
     disk.slow_disk(HELD_UP_S)
     leaving = asyncio.create_task(client.reserve([queue], lease_ms=LONG_LEASE_MS))
-    await asyncio.to_thread(disk.wait_for_slow_sync)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    await arrived(server, client, [])
+    await leave(server, client, disk, leaving)
     staying = asyncio.create_task(client.reserve([queue], lease_ms=LONG_LEASE_MS, wait_ms=20_000))
     disk.slow_disk(0)
     [claim] = await staying
@@ -108,10 +120,7 @@ async def test_a_waiting_caller_that_leaves_while_its_claim_is_written_gives_it_
     await arrived(server, client, [leaving])
     disk.slow_disk(HELD_UP_S, after=1)  # the enqueue passes, and then its claim is held up
     accepted = await client.enqueue(NewTask(queue, "t"))
-    await asyncio.to_thread(disk.wait_for_slow_sync)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    await arrived(server, client, [])
+    await leave(server, client, disk, leaving)
     staying = asyncio.create_task(client.reserve([queue], lease_ms=LONG_LEASE_MS, wait_ms=20_000))
     disk.slow_disk(0)
     [claim] = await staying

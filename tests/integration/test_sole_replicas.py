@@ -33,7 +33,7 @@ def test_the_only_replica_is_not_rebuilt_out_of_nothing(tmp_path: Path) -> None:
         cluster.start()
         with Client(cluster.broker_addresses[0], timeout_s=DEADLINE_S) as client:
             shards = client.describe_cluster().shards
-        [own] = [each.shard for each in shards if each.replicas == ("n1",)]
+        [own] = [shard.shard for shard in shards if shard.replicas == ("n1",)]
         node = cluster.nodes["n1"]
         until(lambda: knows_members(node.data_dir / "MAP"), "the node to have a copy of the map")
         node.kill()

@@ -31,7 +31,7 @@ async def test_what_happens_in_a_queue_shows_in_its_numbers(make_server: MakeSer
         )
         assert [round(rate / rates[2], 2) for rate in rates] == [2.2, 1.6, 1.0, 0.4]
         assert 0 < rates[0] <= 11 / 5
-        latencies = {each.type: each for each in stats.latencies}
+        latencies = {latency.type: latency for latency in stats.latencies}
         assert sum(latencies["welcome"].ready_to_claim.counts) == 8
         assert sum(latencies["welcome"].claim_to_ack.counts) == 5
         assert "bill" not in latencies
@@ -99,7 +99,7 @@ async def test_a_worker_is_seen_when_it_says_something_about_its_claims(client: 
     worker = f"{queue}.w"
 
     async def last_seen_ms() -> int:
-        (found,) = [each for each in (await client.list_workers(page_size=1000)).workers if each.worker == worker]
+        (found,) = [item for item in (await client.list_workers(page_size=1000)).workers if item.worker == worker]
         assert found.last_seen_ms is not None
         return found.last_seen_ms
 

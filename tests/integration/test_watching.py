@@ -7,8 +7,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from holdfast.routing.homes import home_shard
 from holdfast.routing.task_ids import shard_of_task as shard_of
 from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
-from tests.integration import preloaded
-from tests.integration.map_cluster import MapCluster
+from tests.integration.cluster_tools import holdfast
+from tests.integration.map_cluster import MapCluster, map_cluster
 from tests.integration.map_load import queues_of_all_shards
 from tests.integration.server import wait_until
 from tests.long import IS_LONG
@@ -35,12 +36,7 @@ LEASE_S = 20.0
 MakeWorker = Callable[..., WorkerProcess]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
-    with MapCluster(
-        tmp_path_factory.mktemp("watching"), size=2, shards=SHARDS, replication=1, worker_heartbeat_ms=300
-    ) as running:
-        yield running.start()
+cluster = map_cluster(size=2, shards=SHARDS, replication=1, worker_heartbeat_ms=300)
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +47,14 @@ def app(cluster: MapCluster) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def make_worker(cluster: MapCluster, tmp_path: Path) -> Iterator[MakeWorker]:
-    made: list[WorkerProcess] = []
+    with ExitStack() as made:
 
-    def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
-        directory = tmp_path / f"worker{len(made)}"
-        worker = WorkerProcess(
-            directory, cluster.address, queues, options=("--json", *options), lease=LEASE_S, **settings
-        )
-        made.append(worker)
-        return worker.start()
+        def make(queues: list[str], *options: str, **settings: Any) -> WorkerProcess:
+            directory = tmp_path / f"worker-{uuid.uuid4().hex}"
+            settings |= {"options": ("--json", *options), "lease": LEASE_S}
+            return made.enter_context(WorkerProcess(directory, cluster.address, queues, **settings)).start()
 
-    yield make
-    for worker in made:
-        worker.close()
+        yield make
 
 
 def get(url: str) -> tuple[int, str]:
@@ -95,12 +86,8 @@ def lines(worker: WorkerProcess, **wanted: object) -> list[dict[str, Any]]:
     return [line for line in logged if wanted.items() <= line.items()]
 
 
-def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> dict[str, Any]:
-    """What a command prints."""
-    done = preloaded.run(*arguments, "--json", "--address", cluster.address)
-    assert done.returncode == exit_code, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def holdfast_json(cluster: MapCluster, *arguments: str, exit_code: int = 0) -> Any:
+    return holdfast(*arguments, "--address", cluster.address, exit_code=exit_code)
 
 
 def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_worker: MakeWorker, tmp_path: Path) -> None:
@@ -139,7 +126,7 @@ def test_a_worker_shows_its_health_and_what_it_has_done(app: Holdfast, make_work
 
 
 def test_a_worker_without_a_server_lives_and_is_not_ready(tmp_path: Path, cluster: MapCluster) -> None:
-    with closing(WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0"))) as worker:
+    with WorkerProcess(tmp_path / "w", "127.0.0.1:1", ["default"], options=("--ops-port", "0")) as worker:
         url = ops_url(worker.start())
         assert get(f"{url}/readyz")[0] == 503
         wait_until(lambda: "cannot claim tasks" in get(f"{url}/readyz")[1], "the reason")
@@ -170,7 +157,7 @@ def test_log_lines_of_a_worker_say_which_task_they_are_about(
         assert line["exception"].startswith("Traceback (most recent call last):")
         assert line["exception"].endswith("ValueError: the printer is on fire")
         ended = lines(worker, level="debug", task_id=blocking.id)
-        assert [("duration_ms" in each) for each in ended] == [False, True], "its begin and its end"
+        assert [("duration_ms" in item) for item in ended] == [False, True], "its begin and its end"
     else:
         assert "printer" not in worker.log_text
 
@@ -227,10 +214,10 @@ def test_every_task_is_listed_once(
         for state, ids in parked.items():
             where = TaskFilter(states=[TaskState(state)], type="send")
             found = list(client.iter_tasks("listed", where=where, page_size=page_size))
-            assert sorted(each.task_id for each in found) == sorted(ids)
-            assert {each.state for each in found} == {TaskState(state)}
-        assert all(each.task is None and each.result is None for each in found)
-        everywhere = [each.task_id for each in client.iter_tasks(where=TaskFilter(type="send"), page_size=page_size)]
+            assert sorted(item.task_id for item in found) == sorted(ids)
+            assert {item.state for item in found} == {TaskState(state)}
+        assert all(item.task is None and item.result is None for item in found)
+        everywhere = [task.task_id for task in client.iter_tasks(where=TaskFilter(type="send"), page_size=page_size)]
         assert sorted(everywhere) == sorted(chain.from_iterable(parked.values())), "without the name of the queue"
         where = TaskFilter(states=[TaskState.READY, TaskState.CLAIMED], tenant="acme")
         assert sum(1 for _ in client.iter_tasks("listed", where=where)) == 50
@@ -245,16 +232,16 @@ def test_the_commands_list_tasks_and_claims(cluster: MapCluster, parked: dict[st
     while True:
         part = holdfast_json(cluster, "task", "ls", "listed", "--state", "ready", "--tenant", "acme", *page)
         assert len(part["tasks"]) <= 7
-        ids += [each["task_id"] for each in part["tasks"]]
+        ids += [task["task_id"] for task in part["tasks"]]
         if not part["more"]:
             break
         page = ["--limit", "7", "--after", part["next_page_token"]]
-    assert ids == [each["task_id"] for each in listed["tasks"]], "page by page, over shards"
+    assert ids == [task["task_id"] for task in listed["tasks"]], "page by page, over shards"
     claims = holdfast_json(cluster, "claims", "listed", "--limit", "5")
     assert (len(claims["claims"]), claims["total"], claims["more"]) == (5, 20, True)
-    ages = [each["held_for_ms"] for each in claims["claims"]]
+    ages = [claim["held_for_ms"] for claim in claims["claims"]]
     assert ages == sorted(ages, reverse=True)
-    assert {each["worker"] for each in claims["claims"]} == {"w"}
+    assert {claim["worker"] for claim in claims["claims"]} == {"w"}
 
 
 def test_the_age_of_the_oldest_claim_is_told(cluster: MapCluster, parked: dict[str, list[str]]) -> None:
@@ -273,7 +260,7 @@ def test_the_age_of_the_oldest_claim_is_told(cluster: MapCluster, parked: dict[s
 
 def workers_of(cluster: MapCluster, *, direct: bool = False) -> dict[str, WorkerInfo]:
     with Client(cluster.address, timeout_s=20, direct=direct) as client:
-        return {each.worker: each for each in client.list_workers(page_size=1000).workers}
+        return {worker.worker: worker for worker in client.list_workers(page_size=1000).workers}
 
 
 def test_workers_are_listed_with_state_slots_and_version(cluster: MapCluster, make_worker: MakeWorker) -> None:
@@ -308,8 +295,7 @@ def test_a_killed_worker_leaves_the_list_although_who_had_its_heartbeats_is_lost
     worker.signal(signal.SIGKILL)
     worker.wait_for_exit()
     cluster.nodes["n2"].kill()
-    cluster.nodes["n2"].launch()
-    cluster.nodes["n2"].wait_serving()
+    cluster.nodes["n2"].start()
     cluster.wait_settled()
     assert workers_of(cluster)[name].state is WorkerState.UNKNOWN
     wait_until(lambda: name not in workers_of(cluster), "the worker to leave the list", deadline_s=90)
@@ -334,7 +320,7 @@ def test_a_worker_is_quiet_goes_on_and_stops_as_it_is_told(
     done = holdfast_json(cluster, "workers", "quiet", "signalled", "--drain")
     assert done == {"workers": ["signalled"], "state": "DRAINED"}
     with Client(cluster.address, timeout_s=20) as client:
-        (found,) = (each for each in client.list_workers().workers if each.worker == "signalled")
+        (found,) = (worker for worker in client.list_workers().workers if worker.worker == "signalled")
         assert (found.state, found.claims) == (WorkerState.DRAINED, 0)
         assert all(client.get_task(handle.id).state is TaskState.READY for handle in waiting)
     holdfast_json(cluster, "workers", "resume", "signalled")
@@ -357,7 +343,7 @@ def test_the_hook_of_the_example_lets_a_worker_finish_what_it_has(
     worker = make_worker(queues, "--name", "shop-worker-x1", "--ops-port", "0", concurrency=4, grace=1.0)
     limiter = tmp_path / "limiter"
     held = [app.tasks["wait_at"].options(queue=queue).enqueue(str(limiter)) for queue in queues[:2]]
-    wait_until(lambda: all(each.status() == "CLAIMED" for each in held), "both tasks to run")
+    wait_until(lambda: all(item.status() == "CLAIMED" for item in held), "both tasks to run")
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     environment = {"PATH": path, "POD_NAME": "shop-worker-x1", "HOLDFAST_ADDRESS": cluster.address}
     with subprocess.Popen(hook, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
@@ -367,7 +353,7 @@ def test_the_hook_of_the_example_lets_a_worker_finish_what_it_has(
         limiter.touch()
         said, _ = running.communicate(timeout=30)
         assert running.returncode == 0, said
-    assert [each.status() for each in held] == ["SUCCEEDED", "SUCCEEDED"]
+    assert [item.status() for item in held] == ["SUCCEEDED", "SUCCEEDED"]
     worker.signal(signal.SIGTERM)
     assert worker.wait_for_exit() == 0
     assert (worker.report.succeeded, worker.report.released) == (2, 0)

@@ -34,7 +34,7 @@ class Place(Protocol):
         ...
 
 
-class Books:
+class CallerLedger:
     """What the callers of one shard were told."""
 
     def __init__(self, shard: int) -> None:
@@ -67,7 +67,7 @@ class Books:
 
 
 class Caller:
-    def __init__(self, place: Place, books: Books, rng: random.Random, name: bytes) -> None:
+    def __init__(self, place: Place, books: CallerLedger, rng: random.Random, name: bytes) -> None:
         self._place = place
         self._books = books
         self._ledger = books.ledger

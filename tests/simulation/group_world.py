@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import machine as state_machine
 from holdfast.machine.effects import Effects
+from holdfast.machine.entries import Entry
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import rows_of
 from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
@@ -37,9 +38,10 @@ from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.startup_checks import recover_shard
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
-from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
+from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.group_plan import Plan
-from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, Callee, SimulatedTime, VolatileKV
+from tests.simulation.syncs import beside
+from tests.simulation.world import ROOMY_BYTES, BrokenPromiseError, SimulatedProcess, SimulatedTime, VolatileKV
 
 SHARDS = (0, 1)
 WATCH_SECONDS = 0.3
@@ -89,6 +91,24 @@ class Watch:
                 f"{who} serves shard {shard} in term {term}, which {self.leaders[shard, term]} has served"
             )
         self.leaders[shard, term] = who
+
+
+@dataclass
+class _WatchedDisk:
+    """As the rounds have it: those that find no room are counted."""
+
+    guard: DiskGuard
+    watch: Watch
+
+    def check(self, entry: Entry) -> None:
+        self.guard.check(entry)
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        return self.guard.has_room_for(size_bytes)
+
+    def found_full(self) -> RefusedError:
+        self.watch.dropped_rounds += 1
+        return self.guard.found_full()
 
 
 class WatchedShard(Shard):
@@ -230,26 +250,22 @@ class Machine:
             state.is_full = state.fail_next_flush = False
 
 
-class Node(Callee):
+class Node(SimulatedProcess):
     """One process, from its start to its end."""
 
+    watch_seconds = WATCH_SECONDS
+
     def __init__(self, plan: Plan, machine: Machine, network: Network, watch: Watch, voters: list[str]) -> None:
-        super().__init__()
+        super().__init__(machine.rng)
         self.machine = machine
         self.plan = plan
         self.network = network
         self.watch = watch
         self._voters = voters
         self._time = SimulatedTime()
-        self._tasks: list[asyncio.Task[None]] = []
-        self.power_fails = False
         self.config = plan.config()
         self.replicas: dict[int, Replica] = {}
         self.copies: dict[int, Copies] = {}
-        self.going = asyncio.Event()
-        self.going.set()
-        # Why the process cannot go on; None when it was killed or the power has failed.
-        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     @property
     def me(self) -> str:
@@ -263,14 +279,14 @@ class Node(Callee):
         self.log = NodeLog.open(machine.disk, segment_bytes=plan.segment_bytes, random_bytes=machine.rng.randbytes)
         self.guard = DiskGuard(machine.disk.free_bytes, 0)
         self.commit_loop = PausableRounds(
-            self.log, _METRICS, run_blocking=self._sync, on_disk_full=self._found_full,
+            self.log, _METRICS, begin_sync=beside(self._sync), disk=_WatchedDisk(self.guard, self.watch),
             wire=NodeWire(self.network, self.me), monotonic=loop.time,
         )  # fmt: skip
         self.commit_loop.going = self.going
         self.checkpointer = Checkpointer(
             self.log, lambda: list(self.replicas.values()),
             log_bytes_max=plan.flush_bytes, age_seconds_max=plan.flush_age_seconds, keep_bytes=plan.keep_bytes,
-            run_blocking=lambda function: self._run_blocking(function, plan.flush_seconds), monotonic=loop.time,
+            run_blocking=lambda function: self.run_blocking(function, plan.flush_seconds), monotonic=loop.time,
         )  # fmt: skip
         for number in SHARDS:
             self._open_known(number)
@@ -279,7 +295,7 @@ class Node(Callee):
                 journal = self._create(number, number + 1)
                 found(journal, self._voters)
                 self._open(number, journal)
-        for work in (self.commit_loop.run(self), self._watch(), self._checkpoint()):
+        for work in (self.commit_loop.run(self), self._watch(), self.checkpoint_now_and_then()):
             self.begin(work)
         self.network.nodes[self.me] = self
 
@@ -310,15 +326,17 @@ class Node(Callee):
         self.commit_loop.attach(replica)
         return replica
 
-    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
-        now_s, draw = loop_time(), self.machine.rng.random
-        return ShardRaft(self.me, journal, now_s=now_s, applied_index=applied_index, timing=_TIMING, draw=draw)
+    def make_engine(self, journal: NodeJournal, applied_index: int, shard_time_ms: Callable[[], int]) -> ShardRaft:
+        return ShardRaft(
+            self.me, journal, now_s=loop_time(), applied_index=applied_index, timing=_TIMING,
+            draw=self.machine.rng.random, shard_time_ms=shard_time_ms,
+        )  # fmt: skip
 
     def make_shard(self, raft: ShardRaft, machine: state_machine.Machine) -> Shard:
         context = NodeContext(self.config, _METRICS, self.guard, StaticClusterView(self.config))
         shard = WatchedShard(machine, raft, self, context)
         shard.watch, shard.who = self.watch, self.me
-        shard.take_a_while = lambda: self._take_a_while(self.plan.apply_pause_seconds)
+        shard.take_a_while = lambda: self.take_a_while(self.plan.apply_pause_seconds)
         return shard
 
     # --- what a replica needs ---------------------------------------------------------------------------------
@@ -357,37 +375,9 @@ class Node(Callee):
 
     # --- life -------------------------------------------------------------------------------------------------
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        def note_end(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                has_no_power = isinstance(error, SimulatedCrash)
-                self.end(None if has_no_power else error, power_fails=has_no_power)
-
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(note_end)
-        self._tasks.append(task)
-
-    def end(self, failure: BaseException | None, *, power_fails: bool = False) -> None:
-        if not self.ended.done():
-            self.power_fails = power_fails
-            self.ended.set_result(failure)
-
     async def kill(self) -> None:
-        """The process is gone from one moment to the next."""
-        self.is_dead = True
         self.network.nodes.pop(self.me, None)
-        doomed = [*self._calls, *self._tasks]
-        led = [leading for replica in self.replicas.values() if (leading := replica.shard._leading) is not None]
-        parts = [part for leading in led for part in leading._parts()]
-        for task in doomed:
-            task.cancel()
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*doomed, *(part.stop() for part in parts), return_exceptions=True)
-
-    def _found_full(self) -> RefusedError:
-        self.watch.dropped_rounds += 1
-        return self.guard.found_full()
+        await self.end_all(replica.shard for replica in self.replicas.values())
 
     async def _watch(self) -> None:
         while True:
@@ -400,36 +390,12 @@ class Node(Callee):
                     raise failure
             await asyncio.sleep(WATCH_SECONDS)
 
-    async def _checkpoint(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_SECONDS * self.machine.rng.random())
-            await self.checkpointer.poll()
-
     async def _sync(self, function: Callable[[], None]) -> None:
         machine = self.machine
         if machine.rng.random() < max(machine.no_room, 0.0 if machine.is_healed else self.plan.no_room):
-            await self._take_a_while(self.plan.sync_seconds)
+            await self.take_a_while(self.plan.sync_seconds)
             raise DiskFullError("no room for the segment that this round needs")
-        await self._run_blocking(function, self.plan.sync_seconds * machine.sync_factor)
-
-    async def _run_blocking(self, function: Callable[[], None], seconds: float) -> None:
-        """A thread that takes a while, before and after it has done its work."""
-        await self._take_a_while(seconds)
-        if self.is_dead:
-            raise asyncio.CancelledError
-        try:
-            function()
-        except SimulatedCrash:
-            self.end(None, power_fails=True)
-            await asyncio.get_running_loop().create_future()  # such a call never returns
-        await self._take_a_while(seconds)
-        await self.going.wait()
-
-    async def _take_a_while(self, seconds: float) -> None:
-        if seconds:
-            await asyncio.sleep(self.machine.rng.expovariate(1 / seconds))
-        for _ in range(self.machine.rng.randrange(3)):
-            await asyncio.sleep(0)
+        await self.run_blocking(function, self.plan.sync_seconds * machine.sync_factor)
 
 
 @dataclass(frozen=True)
@@ -467,7 +433,9 @@ class Copies:
         replica = self._replica
         rows = dict(rows_of(replica.shard.reader, b"\x00", b"\xff"))
         meta = state_machine.Machine(MemoryKV(rows)).meta
-        known = [configuration for at, configuration in replica.journal.configurations if at <= meta.applied_index]
+        known = [
+            configuration for index, configuration in replica.journal.configurations if index <= meta.applied_index
+        ]
         configuration = known[-1] if known else NO_CONFIGURATION
         return Snapshot(self._node.me, replica.raft.term, meta.applied_index, meta.applied_term, configuration, rows)
 
@@ -496,7 +464,7 @@ class Copies:
         kv = node.machine.states[replica.number, name] = VolatileKV()
         kv.write(snapshot.rows)
         kv.flush()
-        await node._take_a_while(node.plan.flush_seconds)
+        await node.take_a_while(node.plan.flush_seconds)
         ended: asyncio.Future[tuple[bool, OrderedKV]] = asyncio.get_running_loop().create_future()
 
         def end(taken: bool, unneeded: OrderedKV) -> None:

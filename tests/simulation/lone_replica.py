@@ -18,7 +18,7 @@ from holdfast.raft.codec import decode_payload
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import Kind
+from holdfast.raft.messages import EntryKind
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import RefusedError, not_leader
 from holdfast.storage.disk_guard import DiskGuard
@@ -54,10 +54,10 @@ class LoneHost:
         self._monotonic = monotonic
         self._draw = draw
 
-    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+    def make_engine(self, journal: NodeJournal, applied_index: int, shard_time_ms: Callable[[], int]) -> ShardRaft:
         return ShardRaft(
             self._me, journal, now_s=self._monotonic(), applied_index=applied_index, timing=self._timing,
-            draw=self._draw,
+            draw=self._draw, shard_time_ms=shard_time_ms,
         )  # fmt: skip
 
     def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard:
@@ -119,7 +119,7 @@ def replay(log: NodeLog, kv: OrderedKV) -> None:
     machine = Machine(kv, shard=SHARD)
     for record in log.entries(SHARD, 0):
         entry = decode_payload(record.index, record.term, record.payload)
-        if entry.kind == Kind.REGULAR:
+        if entry.kind == EntryKind.REGULAR:
             machine.apply(entry.index, entry.term, decode(entry.command))
         else:
             machine.pass_over(entry.index, entry.term)

@@ -97,17 +97,3 @@ class VotesTwice(ShardRaft):
         if asked.term == self.term and self.role not in (LEADER, CANDIDATE):
             self.set_term(self.term, None)
         super()._on_request_vote(sender, asked)
-
-
-ABLATIONS = [
-    CutsWhatFits,
-    TakesOldReplies,
-    CountsVotesTwice,
-    CountsWhatIsNotDurable,
-    PromisesAtOnce,
-    KeepsOldPromises,
-    CommitsWhatWasNotCompared,
-    CommitsOldTerms,
-    VotesForAnyone,
-    VotesTwice,
-]

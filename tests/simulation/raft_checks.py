@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from holdfast.raft.codec import decode_configuration
 from holdfast.raft.journal import Known
 from holdfast.raft.library import LEADER
-from holdfast.raft.messages import AppendReply, Configuration, Kind, LogEntry, Message, VoteReply
+from holdfast.raft.messages import AppendReply, Configuration, EntryKind, LogEntry, Message, VoteReply
 from tests.simulation.raft_disks import State
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Checks:
 
     def adds(self, entry: LogEntry, previous_term: int, configuration: Known | None) -> None:
         """Log matching: an index and a term name one entry, and one log before it."""
-        if entry.kind == Kind.CONFIGURATION and configuration is not None:
+        if entry.kind == EntryKind.CONFIGURATION and configuration is not None:
             _check_step(configuration[1], decode_configuration(entry.command))
         known = self.entries.setdefault((entry.index, entry.term), (entry, previous_term))
         if known != (entry, previous_term):
@@ -99,7 +99,7 @@ class Checks:
     def newest_configuration(self) -> Configuration | None:
         """Of those that were applied anywhere."""
         for index in sorted(self.log, reverse=True):
-            if self.log[index].entry.kind == Kind.CONFIGURATION:
+            if self.log[index].entry.kind == EntryKind.CONFIGURATION:
                 return decode_configuration(self.log[index].entry.command)
         return None
 

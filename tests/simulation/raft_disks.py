@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from zlib import crc32
 
 from holdfast.raft.journal import Known, MemoryJournal
-from holdfast.raft.messages import Configuration, Kind, LogEntry
+from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 from holdfast.raft.node_journal import NodeJournal, tombstone_of
 from holdfast.wal.node_log import SEGMENT_BYTES_MIN, Flush, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
@@ -26,7 +26,7 @@ class State:
 
     def after(self, entry: LogEntry) -> "State":
         assert entry.index == self.index + 1, "entries are applied one after the other"
-        return State(entry.index, crc32(entry.command, self.digest) if entry.kind == Kind.REGULAR else self.digest)
+        return State(entry.index, crc32(entry.command, self.digest) if entry.kind == EntryKind.REGULAR else self.digest)
 
 
 class Added(Protocol):
@@ -51,7 +51,9 @@ class Durable:
         return (
             (self.term, self.voted_for) == (journal.term, journal.voted_for)
             and (self.base_index, self.last_index) == (journal.base_index, last_index)
-            and all(self._terms[at] == journal.term_at(at) for at in range(self.base_index + 1, last_index + 1))
+            and all(
+                self._terms[index] == journal.term_at(index) for index in range(self.base_index + 1, last_index + 1)
+            )
         )
 
     def holds(self, index: int, term: int | None) -> bool:

@@ -75,7 +75,7 @@ def hand_over(world: World) -> None:
         world.hand_over(process, world.draw.choice(world.names))
 
 
-def doubt_a_clock(world: World) -> None:
+def distrust_a_clock(world: World) -> None:
     """A replica whose clock is off neither campaigns nor leads."""
     if world.alive():
         world.draw.choice(world.alive()).set_may_campaign(world.draw.random() < 0.3)
@@ -99,7 +99,7 @@ FAULTS: dict[Callable[[World], None], int] = {
     change_the_disks: 2,
     fill_a_disk: 1,
     change_a_clock: 1,
-    doubt_a_clock: 1,
+    distrust_a_clock: 1,
     pause: 2,
     hand_over: 2,
     wipe: 1,

@@ -14,7 +14,7 @@ class CountsOldVoters(ShardRaft):
 
     def _advance_commit(self) -> None:
         known = self.journal.configurations
-        committed = [each for at, each in known if at <= self.commit_index] or [known[0][1]]
+        committed = [item for index, item in known if index <= self.commit_index] or [known[0][1]]
         index = counted(self, committed[-1].voters)
         if index > self.commit_index and self.term_at(index) == self.term:
             self.commit_index = index
@@ -153,7 +153,7 @@ class EchoesOldTerms(ShardRaft):
         super()._on_append_reply(sender, reply)
 
 
-class CountsFormerLives(ShardRaft):
+class CreditsTombstones(ShardRaft):
     """Who was removed and added again counts with what it acknowledged before."""
 
     def _follow_members(self) -> None:
@@ -188,23 +188,3 @@ class ForgetsItsVote(World):
         process.disk.journal.set_term(0, None)
         process.disk.end_sync()
         return process
-
-
-GROUP_ABLATIONS: list[type[ShardRaft]] = [
-    CountsOldVoters,
-    CountsLearners,
-    ChangesTwiceAtOnce,
-    ChangesTooEarly,
-    KeepsWhatWasCut,
-    StandsWithoutBelonging,
-    InstallsWhatIsOld,
-    InstallsOverWhatFits,
-    AcknowledgesSnapshotsAtOnce,
-    StandsWithoutAsking,
-    LeadsWithoutAnswers,
-    ReadsWithoutAsking,
-    EchoesOldTerms,
-    CountsFormerLives,
-    ForgetsItsFormerLog,
-]
-WORLD_ABLATIONS: list[type[World]] = [KeepsItsIdentity, ForgetsItsVote]

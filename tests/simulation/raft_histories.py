@@ -49,7 +49,7 @@ def _end(world: World) -> None:
         raise Violation(f"members are not as wanted once the faults were over: {world.operator.wanted}")
     members = [world.processes[name] for name in sorted(world.operator.wanted)]
     if not world.run_until(lambda: len({process.state.index for process in members}) == 1, PEACE_S_MAX):
-        raise Violation(f"ends with different logs: {[(each.name, each.state.index) for each in members]}")
+        raise Violation(f"ends with different logs: {[(member.name, member.state.index) for member in members]}")
     world.checks.end(members)
 
 

@@ -218,7 +218,11 @@ class Process:
                 self._snapshot_sent_s[peer] = self.world.now_s
                 index_term = engine.term_at(self.state.index)
                 assert index_term is not None
-                known = [each for at, each in self.disk.journal.configurations if at <= self.state.index]
+                known = [
+                    configuration
+                    for index, configuration in self.disk.journal.configurations
+                    if index <= self.state.index
+                ]
                 self.world.send_snapshot(self.name, peer, Snapshot(engine.term, index_term, known[-1], self.state))
 
     def _read(self, engine: ShardRaft) -> None:

@@ -7,12 +7,15 @@ case, which takes longer; look for new ones then.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import ModuleType
+from typing import TypeVar
 
 from holdfast.raft.engine import ShardRaft
-from tests.simulation.raft_ablations import ABLATIONS
-from tests.simulation.raft_group_ablations import GROUP_ABLATIONS, WORLD_ABLATIONS
+from tests.simulation import raft_ablations, raft_group_ablations
 from tests.simulation.raft_histories import history
 from tests.simulation.raft_world import World
+
+Base = TypeVar("Base")
 
 # By ablation: seed, replicas.
 KNOWN: dict[str, tuple[int, int]] = {
@@ -39,7 +42,7 @@ KNOWN: dict[str, tuple[int, int]] = {
     "LeadsWithoutAnswers": (56, 3),
     "ReadsWithoutAsking": (0, 5),
     "EchoesOldTerms": (2, 3),
-    "CountsFormerLives": (1, 5),
+    "CreditsTombstones": (1, 5),
     "ForgetsItsFormerLog": (4, 5),
     "KeepsItsIdentity": (0, 5),
     "ForgetsItsVote": (17, 5),
@@ -69,8 +72,12 @@ class Ablation:
         return None
 
 
+def _classes_of(module: ModuleType, base: type[Base]) -> dict[str, type[Base]]:
+    return {name: var for name, var in vars(module).items() if isinstance(var, type) and base in var.__bases__}
+
+
+ENGINES = _classes_of(raft_ablations, ShardRaft) | _classes_of(raft_group_ablations, ShardRaft)
 ALL_ABLATIONS: dict[str, Ablation] = {
-    **{engine.__name__: Ablation(engine=engine) for engine in ABLATIONS},
-    **{engine.__name__: Ablation(engine=engine) for engine in GROUP_ABLATIONS},
-    **{world.__name__: Ablation(world=world) for world in WORLD_ABLATIONS},
+    **{name: Ablation(engine=engine) for name, engine in ENGINES.items()},
+    **{name: Ablation(world=item) for name, item in _classes_of(raft_group_ablations, World).items()},
 }

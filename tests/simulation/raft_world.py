@@ -102,8 +102,12 @@ class World:
         if name in self.operator.wanted:
             return False
         newest = self.checks.newest_configuration()
-        known = [each for process in self.processes.values() for _, each in process.disk.journal.configurations]
-        return newest is not None and not any(name in each.members for each in known if each.version >= newest.version)
+        known = [
+            configuration
+            for process in self.processes.values()
+            for _, configuration in process.disk.journal.configurations
+        ]
+        return newest is not None and not any(name in item.members for item in known if item.version >= newest.version)
 
     def wipe(self, name: str) -> Process:
         """A replica is deleted, whatever it was doing. It is empty when it starts again."""

@@ -65,8 +65,8 @@ class RoutingWorld:
         self.applied_s: dict[str, float] = {}
         self.tasks: dict[str, str] = {}  # by payload
         self.attempts: Counter[str] = Counter()  # by the first payload, or the claim id: how often servers got the call
-        self._believed = {server: {each.number: (each.leader, 1) for each in self.shards} for server in SERVERS}
-        self._map = {each.number: (each.leader, 1) for each in self.shards}
+        self._believed = {server: {item.number: (item.leader, 1) for item in self.shards} for server in SERVERS}
+        self._map = {item.number: (item.leader, 1) for item in self.shards}
         self._made = 0
         self._done_by: dict[str, Callable[[SimShard, Any], Any]] = {
             "Enqueue": self._enqueue,
@@ -152,11 +152,11 @@ class RoutingWorld:
         for item in request.items:
             is_acked = self._ack_one(shard, item.claim.task_id, item.claim.token)
             response.outcomes.append(pb.AckOutcome(acked=pb.Acked()) if is_acked else pb.AckOutcome(rejection=stale))
-        for each in request.ranges:
+        for claim_range in request.ranges:
             outcome = response.ranges.add()
-            for at, task in enumerate(later_task_ids(each.task_id, each.count)):
-                if not self._ack_one(shard, task, each.token + at):
-                    outcome.refused.add(at=at, rejection=stale)
+            for index, task in enumerate(later_task_ids(claim_range.task_id, claim_range.count)):
+                if not self._ack_one(shard, task, claim_range.token + index):
+                    outcome.refused.add(at=index, rejection=stale)
         return response
 
     def _ack_one(self, shard: SimShard, task: str, token: int) -> bool:
@@ -253,7 +253,9 @@ class RoutingWorld:
         if not without:
             shard.leader = ""
         await asyncio.sleep(after_s)
-        while not (electable := [each for each in SERVERS if each not in without and self.network.is_well(each)]):
+        while not (
+            electable := [server for server in SERVERS if server not in without and self.network.is_well(server)]
+        ):
             await asyncio.sleep(ELECTION_S[0])  # who is silent wins no votes
         shard.leader = self.rng.choice(electable)
         shard.epoch += 1

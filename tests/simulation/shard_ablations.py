@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import pytest
-
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import Replica
-from holdfast.storage.checkpoints import Checkpointer, Kept
+from holdfast.storage.checkpoints import Checkpointer, CheckpointSource
 from holdfast.storage.rocksdb import StateError
 from holdfast.wal.node_log import Flush
 
 
-def answer_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = CommitLoop._sync
-
-    async def answer_first(commit_loop: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        commit_loop._finish(active)
-        await commit_loop._apply(active, callers_first=False)
-        await sync(commit_loop, flush, active)
-
-    monkeypatch.setattr(CommitLoop, "_sync", answer_first)
+class AnswersBeforeTheSync(CommitLoop):
+    async def _sync(self, flush: Flush, active: list[Replica]) -> None:
+        self._finish(active)
+        await self._apply(active, callers_first=False)
+        await super()._sync(flush, active)
 
 
-def cut_what_the_flush_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Checkpointer.flush
-
-    async def capture_late(checkpointer: Checkpointer, replica: Kept) -> None:
+class CutsWhatTheFlushDidNotReach(Checkpointer):
+    async def flush(self, replica: CheckpointSource) -> None:
         try:
-            await checkpointer._run_blocking(replica.state.flush)
+            await self._run_blocking(replica.state.flush)
         except StateError:
             return
-        await flush(checkpointer, _FlushedTooEarly(replica))
-
-    monkeypatch.setattr(Checkpointer, "flush", capture_late)
+        await super().flush(_FlushedTooEarly(replica))
 
 
 class _FlushedTooEarly:
     """A replica whose state was flushed before; what was applied since is not in it."""
 
-    def __init__(self, replica: Kept) -> None:
+    def __init__(self, replica: CheckpointSource) -> None:
         self.number = replica.number
         self.is_alone = replica.is_alone
         self.applied_index = replica.applied_index

@@ -108,6 +108,22 @@ class Disk:
         return function()
 
 
+class KillableSender(SnapshotSender):
+    def kill(self) -> None:
+        """The process is gone: its tasks do nothing more, and its files stay as they are."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        for checkpoint in self._checkpoints:
+            if checkpoint.expiry is not None:
+                checkpoint.expiry.cancel()
+
+    @property
+    def next_id(self) -> int:
+        """Of the checkpoint that it makes next."""
+        return self._next_id
+
+
 class Leader:
     """A shard's state that goes on changing while it is copied."""
 
@@ -129,7 +145,7 @@ class Leader:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self.sender = SnapshotSender(
+        self.sender = KillableSender(
             self.directories,
             send=self._network.sender(LEADER),
             checkpoint=self._copy,
@@ -146,15 +162,6 @@ class Leader:
     def _copy(self, directory: Path) -> CheckpointPoint:
         self.checkpoints += 1
         return take_checkpoint(self.state, directory)
-
-    def kill(self) -> None:
-        """The process is gone: its tasks do nothing more, and its files stay as they are."""
-        self.sender._is_closed = True
-        for task in list(self.sender._tasks):
-            task.cancel()
-        for checkpoint in self.sender._checkpoints:
-            if checkpoint.expiry is not None:
-                checkpoint.expiry.cancel()
 
     def restart(self) -> None:
         """Not the leader of its old term any more, whoever leads now."""

@@ -12,16 +12,16 @@ from dataclasses import replace
 import pytest
 
 from holdfast.broker.replica import shard as shard_module
-from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.replica.commit_loop import Sync
 from holdfast.broker.replica.replica import Replica
 from holdfast.machine.entries import Enqueue
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 from tests.simulation import group_world, virtual_time
 from tests.simulation.group_plan import Plan
-from tests.simulation.group_world import Machine, Network, Node, Watch, WatchedShard
+from tests.simulation.group_world import Machine, Network, Node, PausableRounds, Watch, WatchedShard
 from tests.unit.machine.machine_shard import new_task
 
-SECONDS = 8.0
+SECONDS = 5.0
 CALLERS = 2  # of each shard
 
 
@@ -31,7 +31,7 @@ class BusyShard(WatchedShard):
     turn_seconds = shard_module.APPLY_SECONDS_MAX
 
     async def apply_committed(self, *, callers_first: bool = False) -> bool:
-        if self.replicator.ready_index > self.applied_index:
+        if self._replicator.ready_index > self.applied_index:
             await asyncio.sleep(self.turn_seconds)
         return await super().apply_committed(callers_first=callers_first)
 
@@ -49,7 +49,7 @@ class BusyCluster:
         machines = [Machine(number + 1, random.Random(number)) for number in range(3)]
         network = Network(random.Random(1), plan)
         self.nodes = [
-            Node(plan, machine, network, self.watch, [each.identity for each in machines]) for machine in machines
+            Node(plan, machine, network, self.watch, [machine.identity for machine in machines]) for machine in machines
         ]
         self.answers: Counter[str] = Counter()
         self.answered: Counter[int] = Counter()  # by shard
@@ -93,9 +93,27 @@ class BusyCluster:
             await node.kill()
 
 
-def run(shards: int, sync_seconds: float, monkeypatch: pytest.MonkeyPatch) -> BusyCluster:
+class SilentRounds(PausableRounds):
+    """Signs of life wait for the end of a round."""
+
+    def _beat(self, began_s: float) -> None:
+        """Not in the middle."""
+
+
+class UnfairRounds(SilentRounds):
+    """Every shard has its time in each round."""
+
+    async def _apply(self, active: list[Replica], *, callers_first: bool, syncing: Sync | None = None) -> None:
+        for replica in active:
+            await replica.apply(callers_first=callers_first)
+
+
+def run(
+    shards: int, sync_seconds: float, monkeypatch: pytest.MonkeyPatch, rounds: type[PausableRounds] = PausableRounds
+) -> BusyCluster:
     monkeypatch.setattr(group_world, "SHARDS", tuple(range(shards)))
     monkeypatch.setattr(group_world, "WatchedShard", BusyShard)
+    monkeypatch.setattr(group_world, "PausableRounds", rounds)
 
     async def whole() -> BusyCluster:
         cluster = BusyCluster(shards, sync_seconds)
@@ -123,24 +141,10 @@ def test_slow_syncs_of_all_disks_cost_no_leader(sync_seconds: float, monkeypatch
 
 
 def test_giving_every_shard_its_time_in_each_round_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def apply_all(
-        _commit_loop: CommitLoop,
-        active: list[Replica],
-        *,
-        callers_first: bool,
-        syncing: asyncio.Future[None] | None = None,
-    ) -> None:
-        del syncing
-        for replica in active:
-            await replica.apply(callers_first=callers_first)
-
-    monkeypatch.setattr(CommitLoop, "_apply", apply_all)
-    monkeypatch.setattr(CommitLoop, "_beat", lambda _commit_loop, _began_s: None)
     monkeypatch.setattr(BusyShard, "turn_seconds", 0.02)
-    assert run(24, 0.0005, monkeypatch).leader_changes > 0
+    assert run(24, 0.0005, monkeypatch, UnfairRounds).leader_changes > 0
 
 
 def test_signs_of_life_that_wait_for_the_end_of_a_round_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommitLoop, "_beat", lambda _commit_loop, _began_s: None)
     # With slower syncs leaders step down as well, but nobody is elected before the end, so nothing would change.
-    assert run(4, 0.1, monkeypatch).leader_changes > 0
+    assert run(4, 0.1, monkeypatch, SilentRounds).leader_changes > 0

@@ -51,7 +51,7 @@ class BareMedian(GroupEvidence):
     def median_range(self) -> MedianRange | None:
         if super().median_range() is None:
             return None
-        heard = sorted(self._evidence._offsets_ms(self._voters(), self._me))
+        heard = sorted(self._evidence.offsets_ms(self._voters(), self._me))
         return MedianRange(heard[len(heard) // 2], heard[len(heard) // 2])
 
 

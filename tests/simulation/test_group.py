@@ -14,14 +14,14 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from holdfast.broker.leader.leader import Leadership
-from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.replica import replica as replica_module
 from holdfast.broker.replica.replica import Replica
-from holdfast.broker.replica.shard import Shard
 from holdfast.machine import keys
 from holdfast.machine.hashing import state_hash
 from holdfast.raft import node_journal
@@ -33,22 +33,17 @@ from holdfast.storage.startup_checks import RecoveryError
 from holdfast.wal.node_log import Flush
 from tests.simulation import group_world, virtual_time
 from tests.simulation.fake_disk import SimulatedCrash
-from tests.simulation.group_clients import QUEUES, Books, Caller, Finisher, Producer, Worker
+from tests.simulation.group_clients import QUEUES, Caller, CallerLedger, Finisher, Producer, Worker
 from tests.simulation.group_faults import Faults
 from tests.simulation.group_plan import Plan
-from tests.simulation.group_world import SHARDS, Machine, Network, Node, Watch
+from tests.simulation.group_world import SHARDS, Machine, Network, Node, PausableRounds, Watch, WatchedShard
 from tests.simulation.raft_ablations import PromisesAtOnce
-from tests.simulation.shard_ablations import answer_before_the_sync, cut_what_the_flush_did_not_reach
+from tests.simulation.shard_ablations import AnswersBeforeTheSync, CutsWhatTheFlushDidNotReach
 from tests.simulation.world import BrokenPromiseError, is_expected
 
 SEEDS = int(os.environ.get("SEEDS", "10"))
 START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 40
-# Seeds that are known to find out what is broken in each of the last tests.
-KNOWN = {
-    "read": 4, "end": 0, "reported": 155, "refused": 171, "sent": 0, "answered": 6, "promised": 80, "founded": 4,
-    "cut": 73,
-}  # fmt: skip
 POLL_SECONDS = 0.05
 PEACE_SECONDS = 60.0  # for the group to agree again and end all work
 
@@ -62,7 +57,7 @@ class Simulation:
         self.watch = Watch()
         self.network = Network(self._draw(), self.plan)
         self.machines = [Machine(number + 1, self._draw()) for number in range(self.plan.nodes)]
-        self.books = {shard: Books(shard) for shard in SHARDS}
+        self.books = {shard: CallerLedger(shard) for shard in SHARDS}
         self.starts = 0
         self._is_peace = False
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -260,19 +255,14 @@ def test_a_seed_is_one_history() -> None:
 # --- The checks can fail: each of these breaks one thing, and must be caught ------------------------------------------
 
 
-def is_caught(
-    known_seed: int,
-    *,
-    matters: Callable[[Plan], bool] = lambda plan: plan.nodes > 1,
-    errors: tuple[type[Exception], ...] = (BrokenPromiseError, RecoveryError),
-) -> bool:
+def is_caught(ablation: Ablation) -> bool:
     """Whether some history fails. The known seed is tried first; a change of the code gives it another history, and
     then others are tried, but not those in which the broken part plays no role."""
-    others = (seed for seed in itertools.count() if matters(Plan.draw(random.Random(seed))))
-    for seed in itertools.chain([known_seed], itertools.islice(others, SEEDS_OF_AN_ABLATION)):
+    others = (seed for seed in itertools.count() if ablation.matters(Plan.draw(random.Random(seed))))
+    for seed in itertools.chain([ablation.known_seed], itertools.islice(others, SEEDS_OF_AN_ABLATION)):
         try:
             simulate(seed)
-        except errors:
+        except ablation.errors:
             return True
         except (ValueError, LookupError):  # it tripped over itself: that proves less
             continue
@@ -284,90 +274,111 @@ def lags(plan: Plan) -> bool:
     return plan.nodes > 1 and plan.apply_pause_seconds > 0 and not plan.recent_bytes
 
 
-def test_reading_what_was_cut_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(journal: NodeJournal, index: int) -> LogEntry:
-        found = itertools.islice(journal._log.entries(journal._shard, index - 1), node_journal.READ_ENTRIES)
-        journal._old = {entry.index: decode_payload(entry.index, entry.term, entry.payload) for entry in found}
-        return journal._old[index]
-
-    monkeypatch.setattr(NodeJournal, "_read", read)
-    assert is_caught(KNOWN["read"], matters=lags)
+class ReadsWhatWasCut(NodeJournal):
+    def _read(self, index: int) -> LogEntry:
+        found = itertools.islice(self._log.entries(self._shard, index - 1), node_journal.READ_ENTRIES)
+        self._old = {entry.index: decode_payload(entry.index, entry.term, entry.payload) for entry in found}
+        return self._old[index]
 
 
-def test_taking_the_end_of_the_log_for_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+class TakesTheEndOfTheLogForDurable(NodeJournal):
     """After a cut that is not durable yet the log still ends where it did."""
 
-    def drop_old(journal: NodeJournal) -> None:
-        last_index = journal._log.last_index(journal._shard)
-        while journal._recent_bytes > node_journal.RECENT_BYTES_MAX and journal._recent[0].index <= last_index:
-            journal._recent_bytes -= journal._recent.popleft().size_bytes
-
-    monkeypatch.setattr(NodeJournal, "_drop_old", drop_old)
-    assert is_caught(KNOWN["end"], matters=lags, errors=(JournalError,))
+    def _drop_old(self) -> None:
+        last_index = self._log.last_index(self._shard)
+        while self._recent_bytes > node_journal.RECENT_BYTES_MAX and self._recent[0].index <= last_index:
+            self._recent_bytes -= self._recent.popleft().size_bytes
 
 
-def test_telling_only_some_of_a_round_without_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only those who did something in it: who was elected at the end of the last one has staged something, too."""
-    reported: set[Replica] = set()
-    sync, dropped = CommitLoop._sync, Replica.dropped
+class RefusesWhatOthersWereSent(WatchedShard):
+    def _stop_leading(self, leading: Leadership) -> None:
+        for proposal in self._proposals.drop_staged():
+            proposal.reject(self._redirect())
+        super()._stop_leading(leading)
 
-    async def note_active(commit_loop: CommitLoop, flush: Flush, active: list[Replica]) -> None:
-        reported.difference_update(commit_loop.replicas)
-        reported.update(active)
-        await sync(commit_loop, flush, active)
 
-    def tell(replica: Replica, refused: RefusedError) -> None:
-        if replica in reported:
-            dropped(replica, refused)
+class RefusesWhatIsInTheLog(WatchedShard):
+    def aborted(self, error: Exception, last_index: int) -> None:
+        super().aborted(error, 0)
 
-    def is_unfinished(replica: Replica) -> bool:
-        return replica.has_to_apply or replica.shard.has_work or bool(replica.raft.ready.messages)
 
-    monkeypatch.setattr(CommitLoop, "_sync", note_active)
-    monkeypatch.setattr(Replica, "dropped", tell)
-    monkeypatch.setattr(Replica, "is_unfinished", property(is_unfinished))
+class TellsOnlySome(Replica):
+    """Of a round without room, only those who did something in it: who was elected at the end of the last one has
+    staged something, too."""
+
+    is_active = False
+
+    def dropped(self, refused: RefusedError) -> None:
+        if self.is_active:
+            super().dropped(refused)
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.has_to_apply or self.shard.has_work or bool(self.raft.ready.messages)
+
+
+class NotesWhoIsActive(PausableRounds):
+    async def _sync(self, flush: Flush, active: list[Replica]) -> None:
+        for replica in self.replicas:
+            assert isinstance(replica, TellsOnlySome)
+            replica.is_active = replica in active
+        await super()._sync(flush, active)
+
+
+class BeginsEmpty(Replica):
+    """Founded once, whether there was room for that or not."""
+
+    def _begin_again(self, lost: NodeJournal) -> NodeJournal:
+        return NodeJournal.create(self._log, self.number, group=lost.group, state_name=lost.state_name)
+
+
+class AnsweringRounds(AnswersBeforeTheSync, PausableRounds):
+    """Both."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is put in the place of what, the seed that is known to find it out, and when it matters. See `is_caught`."""
+
+    instead: dict[str, type]
+    known_seed: int
+    matters: Callable[[Plan], bool] = lambda plan: plan.nodes > 1
+    errors: tuple[type[Exception], ...] = (BrokenPromiseError, RecoveryError)
+
+
+def has_no_room_alone(plan: Plan) -> bool:
+    return plan.nodes == 1 and plan.no_room > 0
+
+
+ABLATIONS = {
+    "reading what was cut": Ablation({"NodeJournal": ReadsWhatWasCut}, 4, lags),
+    "taking the end of the log for durable": Ablation(
+        {"NodeJournal": TakesTheEndOfTheLogForDurable}, 0, lags, (JournalError,)
+    ),
     # The log refuses the next entry, which does not follow on what it has.
-    assert is_caught(KNOWN["reported"], matters=lambda plan: plan.nodes == 1 and plan.no_room > 0, errors=(ValueError,))
+    "telling only some of a round without room": Ablation(
+        {"Replica": TellsOnlySome, "PausableRounds": NotesWhoIsActive}, 155, has_no_room_alone, (ValueError,)
+    ),
+    "refusing what is in the log": Ablation(
+        {"WatchedShard": RefusesWhatIsInTheLog}, 171,
+        lambda plan: has_no_room_alone(plan) and plan.apply_pause_seconds > 0,
+    ),
+    "refusing what others were sent": Ablation({"WatchedShard": RefusesWhatOthersWereSent}, 0),
+    "answering before the sync": Ablation({"PausableRounds": AnsweringRounds}, 6, lambda plan: not plan.no_room),
+    "promising others before the sync": Ablation({"ShardRaft": PromisesAtOnce}, 80),
+    "founding once whether there was room or not": Ablation({"Replica": BeginsEmpty}, 4, lambda plan: plan.no_room > 0),
+    "cutting what the flush did not reach": Ablation(
+        {"Checkpointer": CutsWhatTheFlushDidNotReach}, 73,
+        lambda plan: plan.flush_seconds > 0.1 and plan.flush_bytes == 1,
+    ),
+}  # fmt: skip
 
 
-def test_refusing_what_is_in_the_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    aborted = Shard.aborted
-    monkeypatch.setattr(Shard, "aborted", lambda shard, error, _last_index: aborted(shard, error, 0))
-    assert is_caught(
-        KNOWN["refused"], matters=lambda plan: plan.nodes == 1 and plan.no_room > 0 and plan.apply_pause_seconds > 0
-    )
-
-
-def test_refusing_what_others_were_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_leading = Shard._stop_leading
-
-    def refuse(shard: Shard, leading: Leadership) -> None:
-        for proposal in shard._proposals.drop_staged():
-            proposal.reject(shard._redirect())
-        stop_leading(shard, leading)
-
-    monkeypatch.setattr(Shard, "_stop_leading", refuse)
-    assert is_caught(KNOWN["sent"])
-
-
-def test_answering_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_before_the_sync(monkeypatch)
-    assert is_caught(KNOWN["answered"], matters=lambda plan: not plan.no_room)
-
-
-def test_promising_others_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_world, "ShardRaft", PromisesAtOnce)
-    assert is_caught(KNOWN["promised"])
-
-
-def test_founding_once_whether_there_was_room_or_not_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin_empty(replica: Replica, lost: NodeJournal) -> NodeJournal:
-        return NodeJournal.create(replica._log, replica.number, group=lost.group, state_name=lost.state_name)
-
-    monkeypatch.setattr(Replica, "_begin_again", begin_empty)
-    assert is_caught(KNOWN["founded"], matters=lambda plan: plan.no_room > 0)
-
-
-def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_what_the_flush_did_not_reach(monkeypatch)
-    assert is_caught(KNOWN["cut"], matters=lambda plan: plan.flush_seconds > 0.1 and plan.flush_bytes == 1)
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_what_must_not_be_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ablation = ABLATIONS[name]
+    for replaced, instead in ablation.instead.items():
+        for module in (group_world, replica_module):
+            if hasattr(module, replaced):
+                monkeypatch.setattr(module, replaced, instead)
+    assert is_caught(ablation)

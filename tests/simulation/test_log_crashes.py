@@ -259,7 +259,7 @@ def test_the_checker_catches_a_recovery_that_trusts_the_page_cache(monkeypatch: 
     def write_nothing(disk: Disk, handle: int, segment: object, offset: int) -> None:
         pass
 
-    monkeypatch.setattr(recovery, "_write_last_round_again", write_nothing)
+    monkeypatch.setattr(recovery, "write_last_round_again", write_nothing)
     assert _is_caught()
 
 

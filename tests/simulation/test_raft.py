@@ -11,7 +11,7 @@ from tests.simulation.raft_histories import counts, history
 from tests.simulation.raft_seeds import ALL_ABLATIONS, KNOWN
 
 SEEDS_PER_TEST = 20
-TESTS = {3: 12, 5: 8} if IS_LONG else {3: 3, 5: 2}  # by the number of replicas
+TESTS = {3: 12, 5: 8} if IS_LONG else {3: 2, 5: 1}  # by the number of replicas
 SEEDS_TO_CATCH = 60
 
 

@@ -88,9 +88,7 @@ class RouterSide:
     failures: tuple[type[Exception], ...] = FAILURES
 
     def __init__(self, world: RoutingWorld) -> None:
-        self._forwarder = Forwarder(
-            Leaders(lambda: world), world.network, Admission(calls_max=100, calls_per_shard_max=50)
-        )
+        self._forwarder = Forwarder(Leaders(world), world.network, Admission(calls_max=100, calls_per_shard_max=50))
         self._releases = Releases(self._forwarder)
         self._gateway = Gateway(
             world, self._forwarder, self._releases, Admission(calls_max=100, calls_per_shard_max=50),
@@ -134,12 +132,8 @@ class DirectSide:
         return (await self._direct.call(ENQUEUE, request, timeout_s=TIMEOUT_S, repeatable=repeatable)).message
 
     async def reserve(self, request: pb.ReserveRequest, attempt: int) -> pb.ReserveResponse:
-        def make(wait_ms: int) -> pb.ReserveRequest:
-            request.wait_ms = wait_ms
-            return request
-
-        reply = await self._direct.wait(
-            RESERVE, make, wait_ms=request.wait_ms, timeout_s=TIMEOUT_S, repeatable=True, attempt=attempt
+        reply = await self._direct.call(
+            RESERVE, request, wait_ms=request.wait_ms, timeout_s=TIMEOUT_S, repeatable=True, attempt=attempt
         )
         return reply.message
 
@@ -177,14 +171,14 @@ class Producer:
             await asyncio.sleep(self._world.rng.uniform(0.0, 0.5))
 
     async def enqueue(self, number: int, count: int, *, has_ids: bool = True) -> None:
-        payloads = [f"{self._name}-{number}-{at}" for at in range(count)]
+        payloads = [f"{self._name}-{number}-{index}" for index in range(count)]
         request = pb.EnqueueRequest()
-        runs = [] if not self._in_runs else [at for at in range(count) if self._world.rng.random() < 0.5]
-        lengths = {at: self._world.rng.randint(1, 5) for at in runs}
-        for at, payload in enumerate(payloads):
-            spec = pb.TaskSpec(queue=QUEUES[at % SHARDS], request_id=payload if has_ids else "")
-            if at in lengths:
-                names = [f"{payload}.{place}" for place in range(lengths[at])]
+        runs = [] if not self._in_runs else [index for index in range(count) if self._world.rng.random() < 0.5]
+        lengths = {index: self._world.rng.randint(1, 5) for index in runs}
+        for position, payload in enumerate(payloads):
+            spec = pb.TaskSpec(queue=QUEUES[position % SHARDS], request_id=payload if has_ids else "")
+            if position in lengths:
+                names = [f"{payload}.{place}" for place in range(lengths[position])]
                 request.runs.add(task=spec, payloads=[name.encode() for name in names])
             else:
                 request.tasks.add(payload=payload.encode()).MergeFrom(spec)
@@ -284,9 +278,9 @@ class Worker:
 
     async def ack(self) -> None:
         """All that was not acked yet, of all shards; what is not known, or not done, the next time."""
-        ranges = [each for each in self._unacked if each.count > 1]
-        alone = [each for each in self._unacked if each.count == 1]
-        items = [pb.AckItem(claim=pb.ClaimRef(task_id=each.task_id, token=each.token)) for each in alone]
+        ranges = [item for item in self._unacked if item.count > 1]
+        alone = [item for item in self._unacked if item.count == 1]
+        items = [pb.AckItem(claim=pb.ClaimRef(task_id=item.task_id, token=item.token)) for item in alone]
         if not self._unacked:
             return
         try:
@@ -296,13 +290,13 @@ class Worker:
         told = [*response.outcomes, *response.ranges]
         assert (len(response.outcomes), len(response.ranges)) == (len(alone), len(ranges)), "no part is lost"
         self._unacked = []
-        for each, outcome in zip([*alone, *ranges], told, strict=True):
+        for one, outcome in zip([*alone, *ranges], told, strict=True):
             refused = rejections_of(outcome)
             assert {rejection.reason for rejection in refused} <= {*NOTHING_DONE, "OUTCOME_UNKNOWN"}
             if refused:
-                self._unacked.append(each)
+                self._unacked.append(one)
             else:
-                self.acked.update(later_task_ids(each.task_id, each.count))
+                self.acked.update(later_task_ids(one.task_id, one.count))
 
     def check(self) -> None:
         assert not self._unacked, "everybody could be told"
@@ -321,7 +315,7 @@ async def history(
     producers = [Producer(world, side, f"p{number}", in_runs=in_runs) for number in range(2)]
     workers = [Worker(world, side, f"w{number}", in_runs=in_runs) for number in range(3)]
     try:
-        callers = [*(each.run(TROUBLE_S) for each in producers), *(each.run(TROUBLE_S) for each in workers)]
+        callers = [*(producer.run(TROUBLE_S) for producer in producers), *(worker.run(TROUBLE_S) for worker in workers)]
         await asyncio.gather(world.make_trouble(TROUBLE_S), *callers)
         await world.heal()
         drain = Worker(world, side, "drain", in_runs=in_runs)
@@ -440,7 +434,7 @@ def test_the_silence_of_one_shard_delays_no_other(side: str) -> None:
                 began_s = time.monotonic()
                 await producer.enqueue(number, 8)
                 assert time.monotonic() - began_s <= longest_s + SLACK_S
-                of_others = [f"p-{number}-{at}" for at in range(8) if world.applied[f"p-{number}-{at}"]]
+                of_others = [f"p-{number}-{index}" for index in range(8) if world.applied[f"p-{number}-{index}"]]
                 assert of_others
                 assert producer.accepted.keys() >= set(of_others), "the parts of the others are answered"
             for number, longest_s in enumerate([TRY_S_MAX + UNSETTLED_S, 0.0, 0.0, 0.0]):
@@ -455,6 +449,6 @@ def test_the_silence_of_one_shard_delays_no_other(side: str) -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_parts_that_are_not_given_up_are_missed(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.transport.parts.Parts._give_up_later", lambda *_: [])
+    monkeypatch.setattr("holdfast.transport.parts.Parts.give_up_later", lambda *_: [])
     with pytest.raises(AssertionError, match="longest_s|<="):
         test_the_silence_of_one_shard_delays_no_other(side)

@@ -13,11 +13,14 @@ import asyncio
 import itertools
 import os
 import random
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 
 from holdfast.broker.leader import reserver as reserving
+from holdfast.broker.leader import timers
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.reserver import Reserver
 from holdfast.broker.leader.sweeps import Sweep
@@ -32,12 +35,12 @@ from holdfast.serving.refusals import RefusedError
 from holdfast.storage.startup_checks import RecoveryError
 from holdfast.wal.errors import LogError
 from tests.long import IS_LONG
-from tests.simulation import virtual_time
+from tests.simulation import lone_replica, virtual_time, world
 from tests.simulation.actors import QUEUES, Actor, Finisher, Operator, Producer, Worker, live_tasks, unforgotten_rows
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.ledger import Ledger
 from tests.simulation.lone_replica import SHARD, replay
-from tests.simulation.shard_ablations import answer_before_the_sync, cut_what_the_flush_did_not_reach
+from tests.simulation.shard_ablations import AnswersBeforeTheSync, CutsWhatTheFlushDidNotReach
 from tests.simulation.world import (
     ROOMY_BYTES,
     BrokenPromiseError,
@@ -52,22 +55,21 @@ from tests.simulation.world import (
     make_trouble,
 )
 
-SEEDS = int(os.environ.get("SEEDS", "64" if IS_LONG else "20"))
+SEEDS = int(os.environ.get("SEEDS", "64" if IS_LONG else "12"))
 START = int(os.environ.get("START", "0"))
 SEEDS_OF_AN_ABLATION = 100
 DRAIN_SECONDS = 40.0
 TTL_EXPIRE_SECONDS = 45 * 60.0
-MakeDisk = Callable[[random.Random], FakeDisk]
 
 
 class Simulation:
     """One seed: a machine, the processes that run on it one after the other, and their callers."""
 
-    def __init__(self, seed: int, make_disk: MakeDisk) -> None:
+    def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
         self.rng = rng
         self.plan = Plan.draw(rng)
-        disk = make_disk(random.Random(rng.random()))
+        disk = FakeDisk(random.Random(rng.random()))
         self.machine = Machine(self.plan, rng, disk, VolatileKV(), SimulatedTime())
         self.ledger = Ledger(self.plan.claims_per_worker_max)
         self.recoveries = 0
@@ -217,9 +219,9 @@ def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
             task.result()
 
 
-def simulate(seed: int, make_disk: MakeDisk = FakeDisk) -> Simulation:
+def simulate(seed: int) -> Simulation:
     async def main() -> Simulation:
-        simulation = Simulation(seed, make_disk)
+        simulation = Simulation(seed)
         with simulation.plan.applied(random.Random(seed)):
             await simulation.run()
         return simulation
@@ -251,89 +253,84 @@ def test_a_seed_is_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- The checks can fail: each of these breaks one thing, and must be caught ------------------------------------------
 
 
-def is_caught(
-    make_disk: MakeDisk = FakeDisk, matters: Callable[[Plan], bool] = lambda plan: True, known_seed: int = 0
-) -> bool:
-    """Whether some history fails. Those in which the broken part plays no role are passed over. A seed that is known to
-    find it out is tried first; a change of the code may give it another history."""
-    seeds = (seed for seed in itertools.count() if matters(Plan.draw(random.Random(seed))))
-    for seed in itertools.chain([known_seed], itertools.islice(seeds, SEEDS_OF_AN_ABLATION)):
-        try:
-            simulate(seed, make_disk)
-        except (BrokenPromiseError, RecoveryError, LogError):
-            return True
-    return False
-
-
 class DiskWithoutSync(FakeDisk):
     def fdatasync(self, handle: int) -> None:
         self._change()
 
 
-def test_a_disk_that_does_not_sync_is_caught() -> None:
-    assert is_caught(DiskWithoutSync)
+class PassesOverRows(Sweep):
+    def arm(self, when_ms: int) -> None:
+        cursor = self._cursor
+        super().arm(when_ms)
+        self._cursor = cursor
 
 
-def test_acknowledging_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_before_the_sync(monkeypatch)
-    assert is_caught(matters=lambda plan: not plan.disk_fills, known_seed=5)
+class BelievesTheWall(ShardClock):
+    def now_ms(self) -> int:
+        return int(self._source.wall_ms())
 
 
-def test_raising_marks_without_looking_at_their_version_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    raise_mark = claiming._raise_mark
-
-    def raise_blindly(draft: Draft, mark: Mark) -> None:
-        raise_mark(draft, mark._replace(mark_version=draft.queue(mark.queue).mark_version))
-
-    monkeypatch.setattr(claiming, "_raise_mark", raise_blindly)
-    assert is_caught(known_seed=38)
+def raise_blindly(draft: Draft, mark: Mark, raise_mark: Callable[[Draft, Mark], None] = claiming.raise_mark) -> None:
+    """Without looking at the version of the mark."""
+    raise_mark(draft, mark._replace(mark_version=draft.queue(mark.queue).mark_version))
 
 
-def test_a_sweep_that_passes_over_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    arm = Sweep.arm
-
-    def keep_cursor(sweep: Sweep, when_ms: int) -> None:
-        cursor = sweep._cursor
-        arm(sweep, when_ms)
-        sweep._cursor = cursor
-
-    monkeypatch.setattr(Sweep, "arm", keep_cursor)
-    assert is_caught(matters=lambda plan: plan.life_seconds > 1 and plan.sync_seconds > 0.001, known_seed=27)
+def all_claims(_reserver: Reserver, outcomes: Sequence[Outcome]) -> list[Claimed]:
+    """Also those that are on their way back."""
+    return [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
 
 
-def test_a_sweep_that_nobody_wakes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sweep, "arm", lambda sweep, when_ms: None)
-    assert is_caught()
+def fills(plan: Plan) -> bool:
+    return plan.disk_fills
 
 
-def test_tasks_that_were_picked_in_vain_and_are_not_given_back_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduler, "give_back", Scheduler.settle)
-    assert is_caught(known_seed=12)
+@dataclass(frozen=True)
+class Ablation:
+    """What is put in the place of what. Histories in which it plays no role are passed over. A seed that is known to
+    find it out is tried first; a change of the code may give it another history."""
+
+    where: object
+    name: str
+    instead: object
+    known_seed: int = 0
+    matters: Callable[[Plan], bool] = lambda _plan: True
+
+    def is_caught(self) -> bool:
+        """Whether some history fails."""
+        seeds = (seed for seed in itertools.count() if self.matters(Plan.draw(random.Random(seed))))
+        for seed in itertools.chain([self.known_seed], itertools.islice(seeds, SEEDS_OF_AN_ABLATION)):
+            try:
+                simulate(seed)
+            except (BrokenPromiseError, RecoveryError, LogError):
+                return True
+        return False
 
 
-def test_a_scheduler_that_outlives_a_round_without_room_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduler, "reset", lambda scheduler: None)
-    assert is_caught(matters=lambda plan: plan.disk_fills, known_seed=17)
+ABLATIONS = {
+    "a disk that does not sync": Ablation(sys.modules[__name__], "FakeDisk", DiskWithoutSync),
+    "acknowledging before the sync": Ablation(
+        world, "CommitLoop", AnswersBeforeTheSync, 5, lambda plan: not plan.disk_fills
+    ),
+    "raising marks without looking at their version": Ablation(claiming, "raise_mark", raise_blindly, 38),
+    "a sweep that passes over rows": Ablation(
+        timers, "Sweep", PassesOverRows, 27, lambda plan: plan.life_seconds > 1 and plan.sync_seconds > 0.001
+    ),
+    "a sweep that nobody wakes": Ablation(Sweep, "arm", lambda _sweep, _when_ms: None),
+    "tasks that were picked in vain and are not given back": Ablation(Scheduler, "give_back", Scheduler.settle, 12),
+    "a scheduler that outlives a round without room": Ablation(Scheduler, "reset", lambda _scheduler: None, 17, fills),
+    "waiters that nobody wakes": Ablation(Reserver, "serve_waiters", lambda _reserver, _queue: None),
+    "answering with claims that are on their way back": Ablation(Reserver, "still_held", all_claims, 111),
+    "cutting what the flush did not reach": Ablation(
+        world, "Checkpointer", CutsWhatTheFlushDidNotReach, 11, lambda plan: plan.cuts_log and plan.flush_seconds > 0.1
+    ),
+    "a clock that believes the wall": Ablation(
+        lone_replica, "ShardClock", BelievesTheWall, 0, lambda plan: plan.clock_jumps
+    ),
+}
 
 
-def test_waiters_that_nobody_wakes_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reserver, "_serve_waiters", lambda reserver, queue: None)
-    assert is_caught()
-
-
-def test_answering_with_claims_that_are_on_their_way_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_claims(_reserver: Reserver, outcomes: Sequence[Outcome]) -> list[Claimed]:
-        return [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
-
-    monkeypatch.setattr(Reserver, "_still_held", all_claims)
-    assert is_caught(known_seed=111)
-
-
-def test_cutting_what_the_flush_did_not_reach_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_what_the_flush_did_not_reach(monkeypatch)
-    assert is_caught(matters=lambda plan: plan.cuts_log and plan.flush_seconds > 0.1, known_seed=11)
-
-
-def test_a_clock_that_believes_the_wall_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ShardClock, "now_ms", lambda clock: clock._source.wall_ms())
-    assert is_caught(matters=lambda plan: plan.clock_jumps)
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_what_must_not_be_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ablation = ABLATIONS[name]
+    monkeypatch.setattr(ablation.where, ablation.name, ablation.instead)
+    assert ablation.is_caught()

@@ -16,7 +16,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.router.callers import Caller
 from holdfast.router.methods import Method
-from holdfast.router.ready_waiters import Line, Waiter
+from holdfast.router.ready_waiters import Waiter, WaiterLine
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.transport.channels import CallFailedError
@@ -135,10 +135,10 @@ async def test_every_task_wakes_about_one_worker_and_is_claimed_once() -> None:
 
 
 async def test_the_check_notices_that_all_are_woken_for_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    def everyone(line: Line, _tasks: int) -> list[Waiter]:
+    def everyone(line: WaiterLine, _tasks: int) -> list[Waiter]:
         return [waiter for waiter in line.everyone() if waiter.is_free]
 
-    monkeypatch.setattr(Line, "first", everyone)
+    monkeypatch.setattr(WaiterLine, "first", everyone)
     assert await reserves_of(workers=160, tasks=120) > 2 * 120
 
 

@@ -19,6 +19,7 @@ from tests.simulation.snapshot_world import LEADER, SEND, TICK_S, Faults, World
 KIB = 1024
 QUIET = Faults()
 ROUGH = Faults(loss=0.05, repetition=0.1, change=0.02, reordering=True, delay_s_max=0.1)
+BYTES_PER_S = 20.0 * KIB
 SEEDS = 100 if IS_LONG else 25
 
 
@@ -29,7 +30,10 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def play(scene: Callable[[World], Awaitable[None]], make: Callable[[], World], seed: int = 0) -> None:
+Scene = Callable[[World], Awaitable[None]]
+
+
+def play(scene: Scene, make: Callable[[], World], seed: int = 0) -> None:
     async def main() -> None:
         world = make()
         try:
@@ -38,6 +42,18 @@ def play(scene: Callable[[World], Awaitable[None]], make: Callable[[], World], s
             await world.close()
 
     virtual_time.run(main, seed)
+
+
+def on_a_world(seed: int, faults: Faults = QUIET, **options: Any) -> Callable[[Scene], Callable[[Path], None]]:
+    """Makes a scene a test, on a world of its own."""
+
+    def decorate(scene: Scene) -> Callable[[Path], None]:
+        def test(tmp_path: Path) -> None:
+            play(scene, lambda: World(tmp_path, seed, faults, **options))
+
+        return test
+
+    return decorate
 
 
 def test_a_follower_gets_what_the_leader_has(tmp_path: Path) -> None:
@@ -73,7 +89,7 @@ def test_rough_seas(tmp_path: Path, seed: int) -> None:
                     leader.write(20)
             event = draw.random()
             if event < 0.3:
-                leader.kill()
+                leader.sender.kill()
                 await asyncio.sleep(draw.uniform(0, 3))
                 leader.restart()
             elif event < 0.4:
@@ -133,104 +149,92 @@ def test_without_the_checksums_a_power_cut_would_leave_a_wrong_state(
         except (AssertionError, StateDamagedError):
             wrong.append(follower.index)
 
-    monkeypatch.setattr(SnapshotReceiver, "_verify", believe)
+    monkeypatch.setattr(SnapshotReceiver, "verify", believe)
     wrong: list[int] = []
     for seed in range(6):  # what survives is drawn: in some, everything that was not synced is plainly gone
         play(scene, lambda seed=seed: World(tmp_path / str(seed), seed, replace(QUIET, delay_s_max=0.1)))  # type: ignore[misc]
     assert wrong
 
 
-def test_the_throttle_holds_for_all_transfers_together(tmp_path: Path) -> None:
-    bytes_per_s = 20.0 * KIB
-
-    async def scene(world: World) -> None:
-        began_s = asyncio.get_running_loop().time()
-        await world.until_installed()
-        world.check()
-        chunks = world.network.chunks()
-        sent_bytes = 0
-        for when_s, chunk in chunks:
-            sent_bytes += len(chunk.data)
-            assert sent_bytes <= 2 * SEND.chunk_bytes + (when_s - began_s) * bytes_per_s + 1
-        took_s = chunks[-1][0] - chunks[0][0]
-        assert took_s >= (sent_bytes - 3 * SEND.chunk_bytes) / bytes_per_s
-        assert took_s <= 1.2 * sent_bytes / bytes_per_s, "and what it allows is used"
-
-    play(scene, lambda: World(tmp_path, 2, QUIET, followers=2, bytes_per_s=bytes_per_s))
+@on_a_world(2, followers=2, bytes_per_s=BYTES_PER_S)
+async def test_the_throttle_holds_for_all_transfers_together(world: World) -> None:
+    began_s = asyncio.get_running_loop().time()
+    await world.until_installed()
+    world.check()
+    chunks = world.network.chunks()
+    sent_bytes = 0
+    for when_s, chunk in chunks:
+        sent_bytes += len(chunk.data)
+        assert sent_bytes <= 2 * SEND.chunk_bytes + (when_s - began_s) * BYTES_PER_S + 1
+    took_s = chunks[-1][0] - chunks[0][0]
+    assert took_s >= (sent_bytes - 3 * SEND.chunk_bytes) / BYTES_PER_S
+    assert took_s <= 1.2 * sent_bytes / BYTES_PER_S, "and what it allows is used"
 
 
-def test_one_checkpoint_serves_all_who_ask_while_it_is_there(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        late = world.followers[1]
-        lacking = world.lacking
-        world.lacking = lambda: [name for name in lacking() if name != late.name]  # type: ignore[method-assign]
-        await world.until_installed()
-        world.leader.write(10)
-        world.lacking = lacking  # type: ignore[method-assign]
-        await world.until_installed()
-        world.check()
-        assert world.leader.checkpoints == 1
-        assert late.index == world.follower.index
-        assert world.leader.sender.held_index == late.index
-
-    play(scene, lambda: World(tmp_path, 3, QUIET, followers=3))
+@on_a_world(3, followers=3)
+async def test_one_checkpoint_serves_all_who_ask_while_it_is_there(world: World) -> None:
+    late = world.followers[1]
+    lacking = world.lacking
+    world.lacking = lambda: [name for name in lacking() if name != late.name]  # type: ignore[method-assign]
+    await world.until_installed()
+    world.leader.write(10)
+    world.lacking = lacking  # type: ignore[method-assign]
+    await world.until_installed()
+    world.check()
+    assert world.leader.checkpoints == 1
+    assert late.index == world.follower.index
+    assert world.leader.sender.held_index == late.index
 
 
-def test_a_file_that_is_damaged_on_the_followers_disk_is_fetched_again(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        follower = world.follower
-        await world.until(lambda: (follower.receiver.progress or (0, 1))[0] > 100 * KIB)
-        [begin] = {replace(begin, term=0) for begin in world.network.begins()}
-        await follower.kill()
-        path = follower.directories.incoming(begin.id)
-        tables = [file for file in begin.files if file.name.endswith(".sst")]
-        follower.files.damage(path / tables[0].name, 5000)
-        follower.start()
-        await world.until_installed()
-        world.check()
-        chunks = [chunk for _, chunk in world.network.chunks() if chunk.offset == 0]
-        times_sent = [sum(chunk.file_number == number for chunk in chunks) for number in range(len(begin.files))]
-        assert times_sent[begin.files.index(tables[0])] == 2
-
-    play(scene, lambda: World(tmp_path, 4, replace(QUIET, delay_s_max=0.1)))
+@on_a_world(4, replace(QUIET, delay_s_max=0.1))
+async def test_a_file_that_is_damaged_on_the_followers_disk_is_fetched_again(world: World) -> None:
+    follower = world.follower
+    await world.until(lambda: (follower.receiver.progress or (0, 1))[0] > 100 * KIB)
+    [begin] = {replace(begin, term=0) for begin in world.network.begins()}
+    await follower.kill()
+    path = follower.directories.incoming(begin.id)
+    tables = [file for file in begin.files if file.name.endswith(".sst")]
+    follower.files.damage(path / tables[0].name, 5000)
+    follower.start()
+    await world.until_installed()
+    world.check()
+    chunks = [chunk for _, chunk in world.network.chunks() if chunk.offset == 0]
+    times_sent = [sum(chunk.file_number == number for chunk in chunks) for number in range(len(begin.files))]
+    assert times_sent[begin.files.index(tables[0])] == 2
 
 
-def test_a_checkpoint_that_is_not_what_was_announced_is_refused(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        await world.until(lambda: bool(world.network.begins()))
-        [outgoing] = world.leader.directories.path.glob("outgoing-*")
-        # Through a copy: the file itself is the leader's state as well.
-        [current] = outgoing.glob("CURRENT")
-        content = current.read_bytes()
-        current.write_bytes(content[:-1] + b"!")
-        await world.until(lambda: bool(world.network.done()))
-        assert [done.outcome for done in world.network.done()] == [Outcome.DAMAGED]
-        assert world.follower.installs == 0
-        assert world.follower.directories.incoming_paths() == []
-        current.write_bytes(content)
-        await world.until_installed()
-        world.check()
-
-    play(scene, lambda: World(tmp_path, 5, QUIET))
+@on_a_world(5)
+async def test_a_checkpoint_that_is_not_what_was_announced_is_refused(world: World) -> None:
+    await world.until(lambda: bool(world.network.begins()))
+    [outgoing] = world.leader.directories.path.glob("outgoing-*")
+    # Through a copy: the file itself is the leader's state as well.
+    [current] = outgoing.glob("CURRENT")
+    content = current.read_bytes()
+    current.write_bytes(content[:-1] + b"!")
+    await world.until(lambda: bool(world.network.done()))
+    assert [done.outcome for done in world.network.done()] == [Outcome.DAMAGED]
+    assert world.follower.installs == 0
+    assert world.follower.directories.incoming_paths() == []
+    current.write_bytes(content)
+    await world.until_installed()
+    world.check()
 
 
-def test_a_full_disk_refuses_at_the_beginning_and_in_the_middle(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        follower = world.follower
-        follower.free_bytes = 100 * KIB
-        await world.until(lambda: bool(world.network.done()))
-        assert world.network.chunks() == []
-        follower.free_bytes = 1 << 40
-        await world.until(lambda: follower.receiver.progress is not None)
-        follower.free_bytes = 0
-        await world.until(lambda: len(world.network.done()) == 2)
-        assert [done.outcome for done in world.network.done()] == [Outcome.DISK_LOW] * 2
-        assert follower.directories.incoming_paths() == [], "its space is free again"
-        follower.free_bytes = 1 << 40
-        await world.until_installed()
-        world.check()
-
-    play(scene, lambda: World(tmp_path, 6, QUIET))
+@on_a_world(6)
+async def test_a_full_disk_refuses_at_the_beginning_and_in_the_middle(world: World) -> None:
+    follower = world.follower
+    follower.free_bytes = 100 * KIB
+    await world.until(lambda: bool(world.network.done()))
+    assert world.network.chunks() == []
+    follower.free_bytes = 1 << 40
+    await world.until(lambda: follower.receiver.progress is not None)
+    follower.free_bytes = 0
+    await world.until(lambda: len(world.network.done()) == 2)
+    assert [done.outcome for done in world.network.done()] == [Outcome.DISK_LOW] * 2
+    assert follower.directories.incoming_paths() == [], "its space is free again"
+    follower.free_bytes = 1 << 40
+    await world.until_installed()
+    world.check()
 
 
 @pytest.mark.parametrize("stop", ["leadership lost", "closed"])
@@ -252,86 +256,76 @@ def test_a_transfer_ends_when_it_is_told_to(tmp_path: Path, stop: str) -> None:
     play(scene, lambda: World(tmp_path, 7, replace(QUIET, delay_s_max=0.1)))
 
 
-def test_a_follower_that_is_silent_is_given_up_and_tried_again_later(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        loop = asyncio.get_running_loop()
-        await world.follower.kill()
-        await world.until(lambda: bool(world.network.begins()))
-        began_s = loop.time()
-        await world.until(lambda: not world.leader.sender.progress)
-        assert SEND.patience_s <= loop.time() - began_s <= SEND.patience_s + 2 * SEND.ask_again_s
-        tries = len(world.network.begins())
-        assert tries <= SEND.patience_s / SEND.ask_again_s + 2
-        gave_up_s = loop.time()
-        await world.until(lambda: len(world.network.begins()) > tries)
-        assert loop.time() - gave_up_s >= SEND.backoff.first_s - TICK_S
-        world.follower.start()
-        await world.until_installed()
-        world.check()
-
-    play(scene, lambda: World(tmp_path, 8, QUIET))
+@on_a_world(8)
+async def test_a_follower_that_is_silent_is_given_up_and_tried_again_later(world: World) -> None:
+    loop = asyncio.get_running_loop()
+    await world.follower.kill()
+    await world.until(lambda: bool(world.network.begins()))
+    began_s = loop.time()
+    await world.until(lambda: not world.leader.sender.progress)
+    assert SEND.patience_s <= loop.time() - began_s <= SEND.patience_s + 2 * SEND.ask_again_s
+    tries = len(world.network.begins())
+    assert tries <= SEND.patience_s / SEND.ask_again_s + 2
+    gave_up_s = loop.time()
+    await world.until(lambda: len(world.network.begins()) > tries)
+    assert loop.time() - gave_up_s >= SEND.backoff.first_s - TICK_S
+    world.follower.start()
+    await world.until_installed()
+    world.check()
 
 
-def test_an_install_that_takes_long_is_waited_for(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async def slow() -> None:
-            await asyncio.sleep(3 * SEND.patience_s)
+@on_a_world(9)
+async def test_an_install_that_takes_long_is_waited_for(world: World) -> None:
+    async def slow() -> None:
+        await asyncio.sleep(3 * SEND.patience_s)
 
-        world.follower.on_install = slow
-        await world.until_installed()
-        world.check()
-        assert len({begin.id for begin in world.network.begins()}) == 1
-
-    play(scene, lambda: World(tmp_path, 9, QUIET))
+    world.follower.on_install = slow
+    await world.until_installed()
+    world.check()
+    assert len({begin.id for begin in world.network.begins()}) == 1
 
 
-def test_an_install_that_fails_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        async def failing() -> None:
-            raise RuntimeError("the log is closed")
+@on_a_world(10)
+async def test_an_install_that_fails_is_refused_and_leaves_nothing(world: World) -> None:
+    async def failing() -> None:
+        raise RuntimeError("the log is closed")
 
-        world.follower.on_install = failing
-        await world.until(lambda: bool(world.network.done()))
-        assert [done.outcome for done in world.network.done()] == [Outcome.FAILED]
-        await asyncio.sleep(TICK_S)
-        assert world.follower.directories.incoming_paths() == []
-        world.follower.on_install = None
-        await world.until_installed()
-        world.check()
-
-    play(scene, lambda: World(tmp_path, 10, QUIET))
+    world.follower.on_install = failing
+    await world.until(lambda: bool(world.network.done()))
+    assert [done.outcome for done in world.network.done()] == [Outcome.FAILED]
+    await asyncio.sleep(TICK_S)
+    assert world.follower.directories.incoming_paths() == []
+    world.follower.on_install = None
+    await world.until_installed()
+    world.check()
 
 
-def test_a_checkpoint_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        sender = world.leader.sender
-        (world.leader.directories.outgoing(sender._next_id)).mkdir()
-        await world.tick()
-        await world.until(lambda: not sender.progress)
-        assert world.network.said == []
-        await world.until_installed()
-        world.check()
-
-    play(scene, lambda: World(tmp_path, 11, QUIET))
+@on_a_world(11)
+async def test_a_checkpoint_that_cannot_be_made_is_tried_again(world: World) -> None:
+    sender = world.leader.sender
+    world.leader.directories.outgoing(sender.next_id).mkdir()
+    await world.tick()
+    await world.until(lambda: not sender.progress)
+    assert world.network.said == []
+    await world.until_installed()
+    world.check()
 
 
-def test_a_later_snapshot_replaces_an_earlier_one_and_never_the_other_way_round(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        follower = world.follower
-        await world.until(lambda: (follower.receiver.progress or (0, 1))[0] > 20 * KIB)
-        first = world.network.begins()[-1]
-        world.leader.kill()
-        world.leader.write(50)
-        world.leader.restart()
-        await world.until(lambda: world.network.begins()[-1].id != first.id)
-        await world.until(lambda: follower.directories.incoming(first.id) not in follower.directories.incoming_paths())
-        later = world.network.begins()[-1]
-        for stale in (first, SnapshotBegin(later.term, later.id - 1, 5, 1, later.configuration, later.files)):
-            follower.receiver.handle(LEADER, stale)
-        await world.tick()
-        assert follower.directories.incoming_paths() in ([follower.directories.incoming(later.id)], [])
-        await world.until_installed()
-        world.check()
-        assert follower.index == later.index > first.index
-
-    play(scene, lambda: World(tmp_path, 12, replace(QUIET, delay_s_max=0.1)))
+@on_a_world(12, replace(QUIET, delay_s_max=0.1))
+async def test_a_later_snapshot_replaces_an_earlier_one_and_never_the_other_way_round(world: World) -> None:
+    follower = world.follower
+    await world.until(lambda: (follower.receiver.progress or (0, 1))[0] > 20 * KIB)
+    first = world.network.begins()[-1]
+    world.leader.sender.kill()
+    world.leader.write(50)
+    world.leader.restart()
+    await world.until(lambda: world.network.begins()[-1].id != first.id)
+    await world.until(lambda: follower.directories.incoming(first.id) not in follower.directories.incoming_paths())
+    later = world.network.begins()[-1]
+    for stale in (first, SnapshotBegin(later.term, later.id - 1, 5, 1, later.configuration, later.files)):
+        follower.receiver.handle(LEADER, stale)
+    await world.tick()
+    assert follower.directories.incoming_paths() in ([follower.directories.incoming(later.id)], [])
+    await world.until_installed()
+    world.check()
+    assert follower.index == later.index > first.index

@@ -382,7 +382,7 @@ def _check_timeouts(seed: int, timeout_s: float, is_reported: bool, lease_s: flo
     assert report.failed == failed, f"seed {seed}: who was faster makes no difference"
     assert report.lost == len(overtaken), f"seed {seed}: a timeout is no lost lease"
     assert world.broker.expired == 0, f"seed {seed}: a timeout is no lost lease"
-    assert not world.session._deadlines._timers, f"seed {seed}: a timer outlives its task"
+    assert not world.session.deadlines.pending, f"seed {seed}: a timer outlives its task"
 
 
 def _name(run: Run) -> tuple[str, int]:
@@ -417,22 +417,23 @@ def test_a_snoozed_task_comes_again_and_no_attempt_is_spent() -> None:
 
 
 def test_the_checks_notice_a_request_id_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = claiming.Claimer._reserve
     numbers = itertools.count()
 
-    async def forgetful(self: claiming.Claimer, *args: Any, **kwargs: Any) -> Any:
-        self._request_id = f"request-{next(numbers)}"
-        return await reserve(self, *args, **kwargs)
+    class Forgetful(claiming.Claimer):
+        async def _reserve(self, *args: Any, **kwargs: Any) -> Any:
+            self._request_id = f"request-{next(numbers)}"
+            return await super()._reserve(*args, **kwargs)
 
-    monkeypatch.setattr(claiming.Claimer, "_reserve", forgetful)
+    monkeypatch.setattr(session, "Claimer", Forgetful)
     assert expire_with_lost_answers(range(40))
 
 
 def test_the_checks_notice_missing_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def silent(self: heartbeats.Heartbeats, shard: int | None, due: list[Job]) -> None:
-        pass
+    class Silent(heartbeats.Heartbeats):
+        async def _extend(self, shard: int | None, due: list[Job]) -> None:
+            pass
 
-    monkeypatch.setattr(heartbeats.Heartbeats, "_extend", silent)
+    monkeypatch.setattr(session, "Heartbeats", Silent)
     assert expire_with_lost_answers(range(5))
 
 
@@ -500,7 +501,7 @@ async def with_a_late_suspect(seed: int) -> None:
         while not world.broker.claimed():
             await asyncio.sleep(0.1)
         suspect = ClaimedTask(task_id=next(iter(world.broker.tasks)), token=0, queue="mail", type="async", alone=True)
-        world.session._give_back_claim(suspect)
+        world.session.give_back_claim(suspect)
         world.broker.add(CONCURRENCY, ["mail"], ["async"])
         while len(world.broker.claimed()) < CONCURRENCY:
             await asyncio.sleep(0.1)

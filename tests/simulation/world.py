@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +21,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import shard as shard_module
 from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.replica.shard import Shard
 from holdfast.broker.scheduler import lines, scheduler
 from holdfast.machine import keys
 from holdfast.machine.kv import MemoryKV
@@ -32,6 +33,7 @@ from holdfast.wal.errors import DiskFailedError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
 from tests.simulation.lone_replica import lone_replica
+from tests.simulation.syncs import beside
 
 START_SECONDS = 5.0  # how long a start may take before it is given up
 START_WALL_MS = 1_800_000_000_000
@@ -241,12 +243,22 @@ class Machine:
     time: SimulatedTime
 
 
-class Callee:
-    """A node as its callers see it."""
+class SimulatedProcess:
+    """What callers see of a node, what it does by itself, and its end, whichever that is."""
 
-    def __init__(self) -> None:
+    watch_seconds: float
+    checkpointer: Checkpointer
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._calls: dict[asyncio.Task[Any], None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self.is_dead = False
+        self.power_fails = False
+        self.going = asyncio.Event()  # not set: it is stopped, as by SIGSTOP
+        self.going.set()
+        # Why the process cannot go on; None when it was killed or the power has failed.
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     async def call(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs a caller's request until it ends or the node does."""
@@ -262,20 +274,68 @@ class Callee:
         finally:
             self._calls.pop(task, None)
 
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        def note_end(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                has_no_power = isinstance(error, SimulatedCrash)
+                self.end(None if has_no_power else error, power_fails=has_no_power)
 
-class Node(Callee):
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(note_end)
+        self._tasks.append(task)
+
+    def end(self, failure: BaseException | None, *, power_fails: bool = False) -> None:
+        if not self.ended.done():
+            self.power_fails = power_fails
+            self.ended.set_result(failure)
+
+    async def end_all(self, shards: Iterable[Shard]) -> None:
+        """The process is gone from one moment to the next."""
+        self.is_dead = True
+        doomed = [*self._calls, *self._tasks]
+        led = [leading for shard in shards if (leading := shard.leading) is not None]
+        parts = [part for leading in led for part in leading.parts()]
+        for task in doomed:
+            task.cancel()
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*doomed, *(part.stop() for part in parts), return_exceptions=True)
+
+    async def run_blocking(self, function: Callable[[], None], seconds: float) -> None:
+        """A thread that takes a while, before and after it has done its work."""
+        await self.take_a_while(seconds)
+        if self.is_dead:
+            raise asyncio.CancelledError
+        try:
+            function()
+        except SimulatedCrash:
+            self.end(None, power_fails=True)
+            await asyncio.get_running_loop().create_future()  # such a call never returns
+        await self.take_a_while(seconds)
+        await self.going.wait()
+
+    async def take_a_while(self, seconds: float) -> None:
+        if seconds:
+            await asyncio.sleep(self._rng.expovariate(1 / seconds))
+        for _ in range(self._rng.randrange(3)):
+            await asyncio.sleep(0)
+
+    async def checkpoint_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self.watch_seconds * self._rng.random())
+            await self.checkpointer.poll()
+
+
+class Node(SimulatedProcess):
     """One process, from its start to its end."""
 
     def __init__(self, machine: Machine, queues: list[bytes]) -> None:
-        super().__init__()
+        super().__init__(machine.rng)
         self._machine = machine
         self._queues = queues
-        self._tasks: list[asyncio.Task[None]] = []
         self._calm_since = asyncio.get_running_loop().time()
         self.watch_seconds = min(1.0, machine.plan.life_seconds / 4)
         self.config = machine.plan.config()
-        # Why the process cannot go on; None when the power has failed.
-        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     def recover(self) -> None:
         """Opens the log. SimulatedCrash passes through."""
@@ -292,8 +352,8 @@ class Node(Callee):
         self.commit_loop = CommitLoop(
             self.log,
             _METRICS,
-            run_blocking=lambda function: self._run_blocking(function, machine.plan.sync_seconds),
-            on_disk_full=self.guard.found_full,
+            begin_sync=beside(lambda function: self.run_blocking(function, machine.plan.sync_seconds)),
+            disk=self.guard,
             monotonic=loop.time,
         )
         self.replica = lone_replica(
@@ -307,16 +367,16 @@ class Node(Callee):
             log_bytes_max=machine.rng.choice((1, 20_000, 1 << 30)),
             age_seconds_max=machine.rng.choice((0.1, 1.0)),
             keep_bytes=0,
-            run_blocking=lambda function: self._run_blocking(function, machine.plan.flush_seconds),
+            run_blocking=lambda function: self.run_blocking(function, machine.plan.flush_seconds),
             monotonic=loop.time,
         )
-        self._begin(self.commit_loop.run())
+        self.begin(self.commit_loop.run())
         await self._until_it_serves()
         machine.kv.writes_left = None
-        self._begin(self._watch())
-        self._begin(self._look_after_promises())
+        self.begin(self._watch())
+        self.begin(self._look_after_promises())
         if machine.plan.cuts_log:
-            self._begin(self._checkpoint())
+            self.begin(self.checkpoint_now_and_then())
 
     async def _until_it_serves(self) -> None:
         starting = asyncio.ensure_future(self._next_rounds())
@@ -330,38 +390,16 @@ class Node(Callee):
         while not self.shard.serves:
             await self.replica.next_round()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        def note_end(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._end(None if isinstance(error, SimulatedCrash) else error)
-
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(note_end)
-        self._tasks.append(task)
-
     @property
     def kv(self) -> VolatileKV:
         return self._machine.kv
-
-    def _end(self, failure: BaseException | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(failure)
 
     async def _until_ended_or(self, task: asyncio.Task[None]) -> None:
         either: list[asyncio.Future[Any]] = [task, self.ended]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
 
     async def kill(self) -> None:
-        """The process is gone from one moment to the next."""
-        self.is_dead = True
-        leading = self.shard._leading if hasattr(self, "shard") else None
-        parts = [*leading._parts()] if leading is not None else []
-        doomed = [*self._calls, *self._tasks]
-        for task in doomed:
-            task.cancel()
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*doomed, *(part.stop() for part in parts), return_exceptions=True)
+        await self.end_all([self.shard] if hasattr(self, "shard") else [])
 
     async def stop(self) -> None:
         """As a node stops on SIGTERM, unless it comes to another end meanwhile."""
@@ -386,26 +424,7 @@ class Node(Callee):
         try:
             self.log.close(clean=True)
         except SimulatedCrash:
-            self._end(None)
-
-    async def _run_blocking(self, function: Callable[[], None], seconds: float) -> None:
-        """A thread that takes a while, before and after it has done its work."""
-        await self._take_a_while(seconds)
-        if self.is_dead:
-            raise asyncio.CancelledError
-        try:
-            function()
-        except SimulatedCrash:
-            self._end(None)
-            await asyncio.get_running_loop().create_future()  # such a call never returns
-        await self._take_a_while(seconds)
-
-    async def _take_a_while(self, seconds: float) -> None:
-        rng = self._machine.rng
-        if seconds:
-            await asyncio.sleep(rng.expovariate(1 / seconds))
-        for _ in range(rng.randrange(3)):
-            await asyncio.sleep(0)
+            self.end(None, power_fails=True)
 
     async def _watch(self) -> None:
         """As the node does it, once a second."""
@@ -418,11 +437,6 @@ class Node(Callee):
             if failure is not None:
                 raise failure
             await asyncio.sleep(self.watch_seconds)
-
-    async def _checkpoint(self) -> None:
-        while True:
-            await asyncio.sleep(self.watch_seconds * self._machine.rng.random())
-            await self.checkpointer.poll()
 
     # --- promises that hold at every moment -------------------------------------------------------------------
 

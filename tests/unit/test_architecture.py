@@ -33,6 +33,7 @@ ONE_IMPORTER = {
     },
     "starlette": {"common/holdfast/serving/ops.py"},
     "uvicorn": {"common/holdfast/serving/ops.py"},
+    "uvloop": {"common/holdfast/common/loop.py"},
     "pydantic": {
         "broker/holdfast/broker/config.py", "router/holdfast/cluster/settings.py", "router/holdfast/router/config.py",
         "router/holdfast/rebalancer/config.py", "common/holdfast/serving/settings.py",
@@ -151,12 +152,13 @@ def test_pure_packages_import_only_pure_modules(package: str, allowed: set[str])
     assert strays == []
 
 
-def test_what_the_light_client_shares_needs_the_standard_library_only() -> None:
+def test_what_the_light_client_shares_needs_the_standard_library_only_beside_its_loop() -> None:
     strays = [
         f"{_name(path)} imports {module}"
         for path in _python_files("common/holdfast/common")
         for module in _imports(path)
-        if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith("holdfast.common")
+        if module.partition(".")[0] not in sys.stdlib_module_names | {"uvloop"}
+        and not module.startswith("holdfast.common")
     ]
     assert strays == []
 

@@ -108,10 +108,10 @@ class Manifests:
         self.all = [Manifest(body) for body in bodies]
 
     def of(self, *kinds: str) -> list[Manifest]:
-        return [each for each in self.all if each.kind in kinds]
+        return [manifest for manifest in self.all if manifest.kind in kinds]
 
     def find(self, kind: str, name: str) -> Manifest | None:
-        return next((each for each in self.of(kind) if each.name == name), None)
+        return next((item for item in self.of(kind) if item.name == name), None)
 
     @property
     def workloads(self) -> list[Manifest]:
@@ -119,7 +119,7 @@ class Manifests:
 
     def selected(self, selector: Mapping[str, Any]) -> list[Manifest]:
         """Workloads whose pods a selector, of a Service or with matchLabels and matchExpressions, takes."""
-        return [each for each in self.workloads if _matches(selector, each.labels)]
+        return [workload for workload in self.workloads if _matches(selector, workload.labels)]
 
     def environment(self, container: Container, fields: Mapping[str, str], secret: str = "") -> dict[str, str]:
         """What a container sees. `fields`: what the downward API says of its pod; `secret` stands for every Secret."""

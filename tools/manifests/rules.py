@@ -86,7 +86,7 @@ def brokers_are_apart(manifests: Manifests) -> Iterator[str]:
         workload = container.workload
         if "kubernetes.io/hostname" not in _kept_apart_by(workload):
             yield f"{workload}: Expected podAntiAffinity by kubernetes.io/hostname, but there is none."
-        spread = [each["topologyKey"] for each in workload.pod.get("topologySpreadConstraints", ())]
+        spread = [item["topologyKey"] for item in workload.pod.get("topologySpreadConstraints", ())]
         if "topology.kubernetes.io/zone" not in spread:
             yield f"{workload}: Expected to be spread by topology.kubernetes.io/zone, but it is not."
         budgets = [
@@ -103,7 +103,7 @@ def others_are_spread(manifests: Manifests) -> Iterator[str]:
     for container, words, _ in _holdfast(manifests):
         if words[0] not in ("router", "rebalance"):
             continue
-        spread = [each["topologyKey"] for each in container.workload.pod.get("topologySpreadConstraints", ())]
+        spread = [item["topologyKey"] for item in container.workload.pod.get("topologySpreadConstraints", ())]
         for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone"):
             if key not in spread:
                 yield f"{container.workload}: Expected to be spread by {key}, but it is not."
@@ -114,7 +114,7 @@ def _kept_apart_by(workload: Manifest) -> list[str]:
     rules = (workload.pod.get("affinity") or {}).get("podAntiAffinity") or {}
     required = rules.get("requiredDuringSchedulingIgnoredDuringExecution", ())
     preferred = rules.get("preferredDuringSchedulingIgnoredDuringExecution", ())
-    return [term["topologyKey"] for term in (*required, *(each["podAffinityTerm"] for each in preferred))]
+    return [term["topologyKey"] for term in (*required, *(item["podAffinityTerm"] for item in preferred))]
 
 
 def hung_brokers_end_soon(manifests: Manifests) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _keys_of(manifests: Manifests, workload: Manifest, kind: str, name: str) -> 
         return {*found.body.get("data", {}), *found.body.get("stringData", {})}
     if kind == "ConfigMap":
         return {"ca.crt"} if name in _EVERYWHERE else None
-    if any(each.spec["secretName"] == name for each in manifests.of("Certificate")):
+    if any(item.spec["secretName"] == name for item in manifests.of("Certificate")):
         return {"ca.crt", "tls.crt", "tls.key"}
     stated = (workload.body["metadata"].get("annotations") or {}).get(MADE_ELSEWHERE + name)
     return None if stated is None else set(stated.split())
@@ -300,7 +300,7 @@ def selectors_find_pods(manifests: Manifests) -> Iterator[str]:
             yield f"{workload}: Expected its selector to take its own pods, but it does not."
     for service in manifests.of("Service"):
         taken = manifests.selected(service.spec["selector"])
-        ports = {name for each in taken for container in each.containers for name in container.ports}
+        ports = {name for item in taken for container in item.containers for name in container.ports}
         for port in service.spec["ports"]:
             if port["targetPort"] not in ports:
                 yield f"{service}: Expected a port {port['targetPort']} of the pods that it selects, but there is none."
@@ -309,7 +309,7 @@ def selectors_find_pods(manifests: Manifests) -> Iterator[str]:
             yield f"{budget}: Expected to protect the pods of one workload, but it does not."
     for policy in manifests.of("NetworkPolicy"):
         taken = manifests.selected(policy.spec["podSelector"])
-        ports = {name for each in taken for container in each.containers for name in container.ports}
+        ports = {name for item in taken for container in item.containers for name in container.ports}
         for rule in policy.spec.get("ingress", ()):
             for port in rule.get("ports", ()):
                 if port["port"] not in ports:
@@ -321,7 +321,9 @@ def _ways_out_lead_somewhere(manifests: Manifests, policy: Manifest) -> Iterator
     """Those to pods; where other addresses lead nobody knows here."""
     for rule in policy.spec.get("egress", ()):
         selectors = [peer["podSelector"] for peer in rule.get("to", ()) if "podSelector" in peer]
-        containers = [each for found in map(manifests.selected, selectors) for one in found for each in one.containers]
+        containers = [
+            container for found in map(manifests.selected, selectors) for one in found for container in one.containers
+        ]
         ports = {port for container in containers for pair in container.ports.items() for port in pair}
         for port in rule.get("ports", ()) if selectors else ():
             if port["port"] not in ports:
@@ -339,7 +341,9 @@ def etcd_is_within_reach(manifests: Manifests) -> Iterator[str]:
             if "Egress" in policy.spec["policyTypes"]
             and container.workload in manifests.selected(policy.spec["podSelector"])
         ]
-        ports = {port["port"] for each in policies for rule in each.spec.get("egress", ()) for port in rule["ports"]}
+        ports = {
+            port["port"] for policy in policies for rule in policy.spec.get("egress", ()) for port in rule["ports"]
+        }
         for endpoint in environment.get("HOLDFAST_ETCD_ENDPOINTS", "").split(","):
             port = endpoint.rpartition(":")[2]
             if policies and port.isdecimal() and int(port) not in ports:

@@ -47,7 +47,9 @@ class RabbitMQ(Peer):
         own = own_directory(self.directory / name, None)
         (own / "plugins").write_text("[].")
         lines = ["cluster_formation.peer_discovery_backend = classic_config"]
-        lines += [f"cluster_formation.classic_config.nodes.{at} = {each}" for at, each in enumerate(self._names, 1)]
+        lines += [
+            f"cluster_formation.classic_config.nodes.{index} = {name}" for index, name in enumerate(self._names, 1)
+        ]
         (own / "rabbit.conf").write_text("\n".join(lines) + "\n")
         env = {
             "RABBITMQ_NODENAME": name, "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_DIST_PORT": str(distribution_port),

@@ -252,7 +252,7 @@ class BrokerConfig(ClusterSettings):
     @property
     def proves_peers(self) -> bool:
         """Whether other nodes have to prove who they are."""
-        return any(each is not None for each in (self.peer_authority, self.cluster_secret, self.cluster_secret_file))
+        return any(file is not None for file in (self.peer_authority, self.cluster_secret, self.cluster_secret_file))
 
     def _etcd_contradictions(self) -> list[Contradiction]:
         found = super().contradictions()
@@ -281,7 +281,7 @@ def _shared_addresses(nodes: Sequence[ClusterNode]) -> list[str]:
     for node in nodes:
         users.setdefault(node.address, []).append(f"address of {node.name}")
         users.setdefault(node.peer_address, []).append(f"peer_address of {node.name}")
-    return [f"must not have {at} twice: {' and '.join(uses)}" for at, uses in users.items() if len(uses) > 1]
+    return [f"must not have {address} twice: {' and '.join(uses)}" for address, uses in users.items() if len(uses) > 1]
 
 
 def load_config(

@@ -1,6 +1,5 @@
 """`holdfast dev` and `holdfast broker`: load the configuration, run the node, say what happened."""
 
-import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.replica.decoded_entries import EntryError
 from holdfast.cluster.map.records import NewerFormatError
 from holdfast.cluster.map.store_nodes import RegistrationError
+from holdfast.common.loop import run
 from holdfast.raft.node_journal import JournalError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
@@ -81,7 +81,7 @@ def _run(
             _set_aside(config, as_json=as_json)
         except DataDirError as error:
             return refuse("NOT_SET_ASIDE", str(error), EXIT_REFUSED, as_json=as_json)
-    return asyncio.run(_serve(config, banner=banner, as_json=as_json))
+    return run(_serve(config, banner=banner, as_json=as_json))
 
 
 def _set_aside(config: BrokerConfig, *, as_json: bool) -> None:

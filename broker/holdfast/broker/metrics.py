@@ -99,6 +99,7 @@ class Metrics:
 
         # The write path
         self.fsync_seconds = histogram("fsync_seconds", "Duration of one log sync", _DISK_SECONDS)
+        self.fsyncs_in_line = counter("fsyncs_in_line", "Log syncs that the node waited for in line: a fast disk's")
         self.apply_seconds = histogram("apply_seconds", "Time to apply the entries of one round", _DISK_SECONDS)
         self.round_seconds = histogram("round_seconds", "Duration of one round of the log", _ROUND_SECONDS)
         self.round_entries = histogram("round_entries", "Log entries sharing one round", _ENTRIES)
@@ -125,8 +126,7 @@ class Metrics:
         self.free_bytes = gauge("free_bytes", "Free space of the data directory's file system")
         self.clock_offset_seconds = gauge("clock_offset_seconds", "Wall clock minus shard time")
         self.writes_refused = gauge("writes_refused", "1 while writes are refused for lack of disk space")
-        self._queues = _QueueCollector()
-        self._latencies = _LatencyCollector()
+        self._queues, self._latencies = _QueueCollector(), _LatencyCollector()
         self._registry.register(self._queues)
         self._registry.register(self._latencies)
         ProcessCollector(registry=self._registry)  # process_*: memory, CPU, descriptors
@@ -229,9 +229,9 @@ class _QueueCollector(Collector):
 
 def _together(one: QueueFigures, other: QueueFigures) -> QueueFigures:
     """A queue that is on several shards of this node."""
-    ages = [each.oldest_ready_seconds for each in (one, other) if each.oldest_ready_seconds is not None]
-    held = [each.oldest_claim_seconds for each in (one, other) if each.oldest_claim_seconds is not None]
-    alerts = [each.has_dead_alert for each in (one, other) if each.has_dead_alert is not None]
+    ages = [figures.oldest_ready_seconds for figures in (one, other) if figures.oldest_ready_seconds is not None]
+    held = [figures.oldest_claim_seconds for figures in (one, other) if figures.oldest_claim_seconds is not None]
+    alerts = [figures.has_dead_alert for figures in (one, other) if figures.has_dead_alert is not None]
     return QueueFigures(
         one.queue,
         _added(one.tasks, other.tasks),
@@ -258,13 +258,13 @@ class _LatencyCollector(Collector):
     def read(self) -> Iterator[None]:
         taken: dict[tuple[str, str], Latencies] = {}
         is_truncated = False
-        for each in self.source():
-            known = taken.get(each[:2])
+        for entry in self.source():
+            known = taken.get(entry[:2])
             if known is None and len(taken) >= LATENCIES_MAX:
                 is_truncated = True
                 break
             # Copied or summed: they are counted further while this is printed in another thread.
-            taken[each[:2]] = _sum(each, known)
+            taken[entry[:2]] = _sum(entry, known)
             yield
         self._taken, self._truncated = taken, is_truncated
 
@@ -276,9 +276,9 @@ class _LatencyCollector(Collector):
         runs = HistogramMetricFamily(
             "holdfast_task_claim_to_ack_seconds", "How long tasks were claimed before they were acked", labels=labels
         )
-        for name, each in self._taken.items():
-            waits.add_metric(name, _buckets(each.ready_to_claim), each.ready_to_claim_ms / 1000)
-            runs.add_metric(name, _buckets(each.claim_to_ack), each.claim_to_ack_ms / 1000)
+        for name, latencies in self._taken.items():
+            waits.add_metric(name, _buckets(latencies.ready_to_claim), latencies.ready_to_claim_ms / 1000)
+            runs.add_metric(name, _buckets(latencies.claim_to_ack), latencies.claim_to_ack_ms / 1000)
         yield from (waits, runs)
         yield GaugeMetricFamily(
             "holdfast_latencies_truncated",

@@ -135,15 +135,15 @@ class Node:
         config, metrics = self._config, self.metrics
         self._webhooks = Webhooks(metrics.webhooks_failed.inc)
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
-        self._log_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-log"))
-        self._log_syncs = WatchedThread(self._log_thread)
+        self._log_syncs = WatchedThread("holdfast-log")
+        self._stack.callback(self._log_syncs.close)
         self._stalls = Stalls()
         flush_thread = self._stack.enter_context(ThreadPoolExecutor(1, "holdfast-flush"))
         source = SystemTime()
         evidence = ClockEvidence(source)
         self._wire = self._make_wire(source, evidence)
         self._commit_loop = CommitLoop(
-            self._node_log, metrics, run_blocking=self._log_syncs.run, on_disk_full=self._guard.found_full,
+            self._node_log, metrics, begin_sync=self._log_syncs.begin, disk=self._guard,
             on_first_sync=self._data_dir.note_log_begun, wire=self._wire,
         )  # fmt: skip
         context = NodeContext(config, metrics, self._guard, self._cluster_view, self._other_shards(), self._webhooks)
@@ -264,7 +264,9 @@ class Node:
         _log.info(
             "recovered",
             shards=len(self._host.replicas),
-            entries_to_apply=sum(at.raft.last_index - at.applied_index for at in self._host.replicas.values()),
+            entries_to_apply=sum(
+                replica.raft.last_index - replica.applied_index for replica in self._host.replicas.values()
+            ),
             log_bytes=self._node_log.size_bytes,
             clean=self._node_log.was_closed,
             seconds=round(time.perf_counter() - started, 3),
@@ -346,7 +348,7 @@ class Node:
         try:
             if done and not self._guard.critical:
                 await self._checkpointer.flush_all()
-            self._log_thread.shutdown()
+            self._log_syncs.close()
             self._node_log.close(clean=bool(done))
         except LogError as error:
             return error
@@ -372,8 +374,8 @@ class Node:
                 if self._cluster is not None:
                     await self._cluster.stop()
             await self._background.stop()
-            if hasattr(self, "_log_thread"):
-                self._log_thread.shutdown()  # a sync may be under way still
+            if hasattr(self, "_log_syncs"):
+                self._log_syncs.close()  # a sync may be under way still
             if hasattr(self, "_node_log"):
                 self._node_log.close(clean=False)
         finally:
@@ -404,6 +406,9 @@ class Node:
                 failure = replica.shard.failed() or self._host.damage
                 if failure is not None:
                     raise failure
+            failure = self._cluster.failed() if self._cluster is not None else None
+            if failure is not None:
+                raise failure
             self._watch_leaders(leaderless)
             self._watch_writes()
             self._show()
@@ -473,15 +478,15 @@ class Node:
         metrics.writes_refused.set(self._guard.refusing)
         metrics.replicas.set(len(shards))
         metrics.shards_led.set(sum(shard.serves for shard in shards))
-        metrics.replication_lag_entries.set(max((at.lag for at in self._host.replicas.values()), default=0))
+        metrics.replication_lag_entries.set(max((replica.lag for replica in self._host.replicas.values()), default=0))
         if self._cluster is not None:
             counters = self._cluster.counters
             metrics.peers_connected.set(len(self._cluster.connected()))
             metrics.peer_bytes_sent.set(counters.bytes_sent)
             metrics.peer_frames_dropped.set(counters.frames_dropped_full + counters.frames_dropped_unconnected)
             certificates = self._cluster.certificates
-            metrics.certificates_reloaded.set(sum(each.reloads for each in certificates))
-            metrics.certificates_unusable.set(any(each.problem for each in certificates))
+            metrics.certificates_reloaded.set(sum(certificate.reloads for certificate in certificates))
+            metrics.certificates_unusable.set(any(certificate.problem for certificate in certificates))
         if isinstance(self._cluster, MappedCluster):
             metrics.map_revision.set(self._cluster.follower.map.revision)
             metrics.map_is_current.set(self._cluster.follower.is_current)

@@ -11,7 +11,7 @@ UPCOMING_TICKS_MAX = 1000
 CatchUp = Literal["none", "one", "all"]
 
 
-class Decision(NamedTuple):
+class DueTicks(NamedTuple):
     fire: tuple[int, ...]  # the ticks to act on now, the oldest first
     next_ms: int | None  # when to decide again; None: there is no tick any more
 
@@ -38,7 +38,7 @@ def missed(timetable: Timetable, after_ms: int, until_ms: int, limit: int) -> li
     return ticks
 
 
-def catch_up(policy: CatchUp, timetable: Timetable, last_ms: int, now_ms: int, limit: int, grace_ms: int) -> Decision:
+def catch_up(policy: CatchUp, timetable: Timetable, last_ms: int, now_ms: int, limit: int, grace_ms: int) -> DueTicks:
     """What to do at `now_ms` about the ticks after `last_ms`, up to which all were decided on.
 
     A tick is always a little late, and while leadership changes hands a little more. If none is older than the grace,
@@ -62,4 +62,4 @@ def catch_up(policy: CatchUp, timetable: Timetable, last_ms: int, now_ms: int, l
     if oldest_ms is not None and oldest_ms < now_ms - grace_ms:
         limit = {"none": 0, "one": 1, "all": limit}[policy]
     fire = missed(timetable, last_ms, now_ms, limit)
-    return Decision(tuple(fire), timetable.next_after_ms(max(last_ms, now_ms)))
+    return DueTicks(tuple(fire), timetable.next_after_ms(max(last_ms, now_ms)))

@@ -19,7 +19,7 @@ end or until the shard reports again, and then others get less until the sum fit
 over all its leaders; a holder heeds the answer to its latest report only, and counts the lease from when it sent that.
 A new leader of a shard holds nothing, and counts what is in use only when it has applied all that its predecessor could
 commit. The clocks of coordinator and holders run at most 10 % apart from true time; where the coordinator's clock
-steps, its ledger is `postponed` by that step.
+steps, its leases end early, and nothing is granted anew until those of the holders have ended.
 """
 
 from collections.abc import Mapping
@@ -135,19 +135,6 @@ def aim(
     for _, shard in sorted(remainders)[: total - sum(amounts.values())]:
         amounts[shard] += 1
     return {shard: AllocationTarget(amount, sure[shard]) for shard, amount in amounts.items()}
-
-
-def granted_now(ledger: Mapping[int, Allocation], now_ms: int) -> int:
-    """What may be in use of the total."""
-    return sum(allocation.granted for allocation in ledger.values() if allocation.expires_ms > now_ms)
-
-
-def postponed(ledger: Mapping[int, Allocation], by_ms: int) -> dict[int, Allocation]:
-    """The ledger after the coordinator's clock stepped: the leases last as long as before."""
-    return {
-        shard: allocation._replace(since_ms=allocation.since_ms + by_ms, expires_ms=allocation.expires_ms + by_ms)
-        for shard, allocation in ledger.items()
-    }
 
 
 def _heard(before: Allocation | None, number: int, demand: int, now_ms: int) -> Allocation:

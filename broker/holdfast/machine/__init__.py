@@ -13,5 +13,5 @@ task_walk.py, ready_lines.py, running.py  walks over tasks, lines of ready ones,
 keys.py, rows.py, ready_rows.py, ids.py  how a state is laid out
 kv.py                the interface to whoever keeps the rows, and its twin in memory
 hashing.py, invariants.py  whether states are equal, and whether one is sound
-lives.py             a state that begins another life, restored or recovered
+incarnations.py      a state that begins another incarnation, restored or recovered
 """

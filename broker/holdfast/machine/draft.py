@@ -5,7 +5,7 @@ from functools import partial
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.kv import OrderedKV
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, Subqueue, aged_tasks
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, SubqueueRow, aged_tasks
 from holdfast.machine.rows import CLAIMED, READY, Bucket, Execution, Meta, Queue
 from holdfast.machine.run_rows import DEPARTED, Stretch
 from holdfast.machine.running import Running
@@ -57,8 +57,8 @@ class Draft:
         self._fetched: dict[bytes, bytes | None] = {}  # rows as the state has them, until it changes
         self._queues: dict[bytes, Queue] = {}
         self._dirty_queues: dict[bytes, Queue] = {}
-        self._subqueues: dict[SubqueueName, Subqueue] = {}
-        self._dirty_subqueues: list[Subqueue] = []
+        self._subqueues: dict[SubqueueName, SubqueueRow] = {}
+        self._dirty_subqueues: list[SubqueueRow] = []
         self._ages: dict[tuple[bytes, int], AgePage] = {}  # by queue and number
         self._dirty_ages: list[tuple[bytes, int]] = []
         self._counts: dict[bytes, int] = {}  # by key
@@ -130,11 +130,11 @@ class Draft:
         """Executions for reading only, and only until something else is applied."""
         tasks, at_hand = self._tasks, self.runs.execution_at_hand
         found = [tasks.get(task_id) or at_hand(task_id) for task_id in task_ids]
-        unknown = [at for at, task in enumerate(found) if task is None]
+        unknown = [index for index, task in enumerate(found) if task is None]
         if unknown:
-            rows = self._kv.get_many([keys.execution(task_ids[at]) for at in unknown])
-            for at, row in zip(unknown, rows, strict=True):
-                found[at] = self.runs.execution(task_ids[at]) if row is None else Execution.decode(row)
+            rows = self._kv.get_many([keys.execution(task_ids[index]) for index in unknown])
+            for position, row in zip(unknown, rows, strict=True):
+                found[position] = self.runs.execution(task_ids[position]) if row is None else Execution.decode(row)
         return found
 
     def save(self, task_id: bytes, task: Execution) -> None:
@@ -169,14 +169,14 @@ class Draft:
             queue = self._queues[name] = Queue.decode(row)
         return queue
 
-    def subqueue(self, queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> Subqueue:
+    def subqueue(self, queue: bytes, priority: int, tenant: bytes, limit_key: bytes) -> SubqueueRow:
         """A sub-queue, for reading and changing; its row is there only while it has ready tasks."""
         name = queue, priority, tenant, limit_key
         subqueue = self._subqueues.get(name)
         if subqueue is None:
             key = keys.subqueue(queue, priority, tenant, limit_key)
             row = self._kv.get(key)
-            subqueue = self._subqueues[name] = Subqueue() if row is None else Subqueue.decode(row)
+            subqueue = self._subqueues[name] = SubqueueRow() if row is None else SubqueueRow.decode(row)
             subqueue.key = key
         if not subqueue.is_dirty:
             subqueue.is_dirty = True

@@ -25,7 +25,7 @@ READY_TO_CLAIM = 0
 CLAIM_TO_ACK = 1
 
 
-class Timing(NamedTuple):
+class StateDuration(NamedTuple):
     """How long a task was in a state."""
 
     queue: bytes
@@ -65,7 +65,7 @@ class Effects:
         self.finished_ranges: list[tuple[bytes, int]] = []  # the same: the first of a run's, and how many
         self.freed: FreedNames = {}
         self.died: set[bytes] = set()  # queues that have more dead letters
-        self.timings: list[Timing] = []
+        self.timings: list[StateDuration] = []
         self.settings: list[bytes] = []  # queues whose settings were changed
         self.outbox: set[int] = set()  # shards to which a task is on its way
         # The earliest time that was newly entered into each index ordered by time; 0 means none.

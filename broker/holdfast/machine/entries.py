@@ -19,7 +19,7 @@ from holdfast.machine.operator_entries import (
     TtlExpire,
     UpdateTasks,
 )
-from holdfast.machine.packing import COUNT, PAIR, U64, DecodeError, Reader, put_task_ids
+from holdfast.machine.packing import COUNT, PAIR, U64, BytesReader, DecodeError, put_task_ids
 from holdfast.machine.rows import ATTEMPT_LEASE_EXPIRED
 from holdfast.machine.run_entries import AckRanges, EnqueueRuns, PurgeRanges
 
@@ -135,7 +135,7 @@ class LeaderStarted:
         parts.append(bytes([self.stepped]))
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "LeaderStarted":
+    def read(cls, now_ms: int, reader: BytesReader) -> "LeaderStarted":
         return cls(now_ms, reader.flag())
 
 
@@ -149,7 +149,7 @@ class Enqueue:
         put_tasks(parts, self.tasks)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Enqueue":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Enqueue":
         return cls(now_ms, read_tasks(reader, reader.count()))
 
 
@@ -194,7 +194,7 @@ class Claim:
         parts += map(COUNT.pack, self.counts)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Claim":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Claim":
         expiry_ms, key_expiry_ms, secret, worker_n, request_n, alone = reader.unpack(_CLAIM_HEAD)
         worker, request_id = reader.take(worker_n), reader.take(request_n)
         task_ids = reader.task_ids()
@@ -237,7 +237,7 @@ def _put_acks(parts: list[bytes], items: list[AckItem], *, away: bool) -> None:
             raise ValueError("an Ack has no room for remote follow-ups: they need an AckAway")
 
 
-def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
+def _read_acks(reader: BytesReader, *, away: bool) -> list[AckItem]:
     items = []
     for _ in range(reader.count()):
         task_id = reader.take(16)
@@ -251,7 +251,7 @@ def _read_acks(reader: Reader, *, away: bool) -> list[AckItem]:
     return items
 
 
-def _read_remote_follow_ups(reader: Reader) -> tuple[RemoteFollowUp, ...]:
+def _read_remote_follow_ups(reader: BytesReader) -> tuple[RemoteFollowUp, ...]:
     remote_follow_ups = []
     for _ in range(*reader.unpack(_REMOTE_COUNT)):
         place, destination, run_at_ms, envelope_n = reader.unpack(_REMOTE)
@@ -270,7 +270,7 @@ class Ack:
         _put_acks(parts, self.items, away=False)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Ack":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Ack":
         return cls(now_ms, reader.u64(), _read_acks(reader, away=False))
 
 
@@ -288,7 +288,7 @@ class AckAway:
         _put_acks(parts, self.items, away=True)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "AckAway":
+    def read(cls, now_ms: int, reader: BytesReader) -> "AckAway":
         keep_ms, waiting_max = reader.unpack(PAIR)
         return cls(now_ms, keep_ms, waiting_max, _read_acks(reader, away=True))
 
@@ -308,7 +308,7 @@ class Fail:
             parts += (task_id, head, error, brief)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Fail":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Fail":
         keep_ms, dead_keep_ms = reader.unpack(PAIR)
         items = []
         for _ in range(reader.count()):
@@ -331,7 +331,7 @@ class Extend:
             parts += (task_id, _EXTEND_ITEM.pack(token >> SECRET_BITS, token & SECRET_MAX, expiry_ms))
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Extend":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Extend":
         items = []
         for _ in range(reader.count()):
             task_id = reader.take(16)
@@ -353,7 +353,7 @@ class Release:
             parts += (task_id, PAIR.pack(token >> SECRET_BITS, token & SECRET_MAX))
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Release":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Release":
         keep_ms, ready_at_ms = reader.unpack(PAIR)
         items = []
         for _ in range(reader.count()):
@@ -378,7 +378,7 @@ class Expire:
             parts += (task_id, head, error, brief)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Expire":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Expire":
         keep_ms, dead_keep_ms = reader.unpack(PAIR)
         items = []
         for _ in range(reader.count()):
@@ -402,7 +402,7 @@ class Cancel:
         put_task_ids(parts, self.task_ids)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Cancel":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Cancel":
         keep_ms, waiting_only = reader.u64(), reader.flag()
         return cls(now_ms, keep_ms, reader.task_ids(), waiting_only)
 
@@ -422,7 +422,7 @@ class Promote(_TaskIds):
     """Delayed and retrying tasks whose time has come become ready."""
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Promote":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Promote":
         return cls(now_ms, reader.task_ids())
 
 
@@ -430,7 +430,7 @@ class RetryDead(_TaskIds):
     """Dead tasks become ready with fresh budgets."""
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "RetryDead":
+    def read(cls, now_ms: int, reader: BytesReader) -> "RetryDead":
         return cls(now_ms, reader.task_ids())
 
 
@@ -438,7 +438,7 @@ class Purge(_TaskIds):
     """Finished and dead tasks whose retention has passed are deleted."""
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Purge":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Purge":
         return cls(now_ms, reader.task_ids())
 
 
@@ -455,7 +455,7 @@ class ExpireKeys:
             parts += (_EXPIRING_KEY.pack(when_ms, len(key)), key)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "ExpireKeys":
+    def read(cls, now_ms: int, reader: BytesReader) -> "ExpireKeys":
         items = []
         for _ in range(reader.count()):
             when_ms, key_n = reader.unpack(_EXPIRING_KEY)
@@ -474,7 +474,7 @@ class RaiseLevel:
         parts.append(_LEVEL.pack(self.level))
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "RaiseLevel":
+    def read(cls, now_ms: int, reader: BytesReader) -> "RaiseLevel":
         return cls(now_ms, *reader.unpack(_LEVEL))
 
 
@@ -493,7 +493,7 @@ class SetQueue:
         parts += (self.queue, self.policy)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "SetQueue":
+    def read(cls, now_ms: int, reader: BytesReader) -> "SetQueue":
         queue_n, version, policy_n = reader.unpack(_SETTINGS)
         changes_rates = reader.flag()
         return cls(now_ms, reader.take(queue_n), version, reader.take(policy_n), changes_rates)
@@ -516,7 +516,7 @@ class Receive:
         put_tasks(parts, self.tasks)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Receive":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Receive":
         source, incarnation, first_sequence, dead_keep_ms = reader.unpack(_RECEIVE_HEAD)
         return cls(now_ms, source, incarnation, first_sequence, dead_keep_ms, read_tasks(reader, reader.count()))
 
@@ -533,7 +533,7 @@ class Delivered:
         parts.append(_DELIVERED.pack(self.destination, self.sequence))
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "Delivered":
+    def read(cls, now_ms: int, reader: BytesReader) -> "Delivered":
         return cls(now_ms, *reader.unpack(_DELIVERED))
 
 
@@ -589,10 +589,10 @@ def decode(data: bytes) -> Entry:
         kind, now_ms = _HEAD.unpack_from(data)
         if kind not in _KINDS:
             raise DecodeError(f"the entry is of kind {kind}, which this version does not know")
-        reader = Reader(data, _HEAD.size)
+        reader = BytesReader(data, _HEAD.size)
         entry = _KINDS[kind].read(now_ms, reader)
     except struct.error as error:
         raise DecodeError(f"the entry is too short: {error}") from error
-    if reader.at != len(data):
-        raise DecodeError(f"the entry is {reader.at} bytes long, but {len(data)} were given")
+    if reader.offset != len(data):
+        raise DecodeError(f"the entry is {reader.offset} bytes long, but {len(data)} were given")
     return entry

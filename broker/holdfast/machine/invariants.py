@@ -8,7 +8,7 @@ from holdfast.machine import keys
 from holdfast.machine.ids import SECRET_BITS, token_counter
 from holdfast.machine.kv import Rows
 from holdfast.machine.new_runs import unpack_sizes
-from holdfast.machine.ready_rows import Subqueue, aged_tasks, ready_row
+from holdfast.machine.ready_rows import SubqueueRow, aged_tasks, ready_row
 from holdfast.machine.rows import (
     CANCELLED,
     CLAIMED,
@@ -25,7 +25,7 @@ from holdfast.machine.rows import (
     SUCCEEDED,
     UNIQUE_UNTIL_DONE,
     UNIQUE_WHILE_WAITING,
-    Attempts,
+    AttemptsRow,
     Bucket,
     ClaimRequest,
     Dedup,
@@ -85,7 +85,7 @@ def violations(kv: Rows) -> list[str]:
     found += _attachment_violations(kv, own)
     found += _memory_violations(kv, tasks)
     found += _worker_violations(kv, tasks)
-    found += _post_violations(kv)
+    found += _outbox_violations(kv)
     found += [
         f"the settings of queue {key[1:]!r} have no version"
         for key, row in _family(kv, keys.SETTINGS)
@@ -147,7 +147,7 @@ def _index_violations(kv: Rows, own: dict[bytes, Execution], runs: dict[bytes, R
     found = []
     for key, row in _family(kv, keys.SUBQUEUE):
         line = keys.line_of_subqueue(key)
-        for sequence, task_id, size_bytes, _ in Subqueue.decode(row).places():
+        for sequence, task_id, size_bytes, _ in SubqueueRow.decode(row).places():
             place = keys.ready_at(line, sequence)
             if place in actual:
                 found.append(f"sub-queue {key.hex()} has the task {task_id.hex()} twice")
@@ -242,7 +242,7 @@ def _subqueue_violations(kv: Rows, tasks: dict[bytes, Execution], now_ms: int) -
             if not _is_late(task, now_ms):
                 firsts[subqueue] = min(firsts.get(subqueue, task.sequence), task.sequence)
                 oldest[task.queue] = min(oldest.get(task.queue, task.sequence), task.sequence)
-    stored = {key: Subqueue.decode(row) for key, row in _family(kv, keys.SUBQUEUE)}
+    stored = {key: SubqueueRow.decode(row) for key, row in _family(kv, keys.SUBQUEUE)}
     found = [f"sub-queue {key.hex()} is not as its tasks are" for key in stored.keys() ^ sequences.keys()]
     found += [
         f"sub-queue {key.hex()} has {stored[key].ready} ready tasks behind {stored[key].mark}, but there are {places}"
@@ -328,7 +328,7 @@ def _attachment_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]
             found.append(f"report {key[1:].hex()} is the result of a task that has none")
         if kind not in (REPORT_ERROR, REPORT_RESULT, REPORT_CONFLICT):
             found.append(f"report {key[1:].hex()} is of an unknown kind")
-    listed = {key[1:]: Attempts.decode(row) for key, row in _family(kv, keys.ATTEMPTS)}
+    listed = {key[1:]: AttemptsRow.decode(row) for key, row in _family(kv, keys.ATTEMPTS)}
     reported = {task_id for task_id, task in tasks.items() if task.flags & HAS_ATTEMPTS}
     found += [f"the attempts of task {task_id.hex()} are not as it says" for task_id in listed.keys() ^ reported]
     return found
@@ -349,7 +349,7 @@ def _worker_violations(kv: Rows, tasks: dict[bytes, Execution]) -> list[str]:
     ]
 
 
-def _post_violations(kv: Rows) -> list[str]:
+def _outbox_violations(kv: Rows) -> list[str]:
     """Messages have the numbers that their outbox says, without a gap, and nobody has heard of a message number 0."""
     boxes: dict[int, Outbox] = {}
     messages: dict[int, set[int]] = {}

@@ -40,7 +40,7 @@ from holdfast.machine.handlers.operating import (
     apply_retry_dead,
     apply_update_tasks,
 )
-from holdfast.machine.handlers.posting import apply_delivered, apply_receive
+from holdfast.machine.handlers.outbox import apply_delivered, apply_receive
 from holdfast.machine.handlers.purging import apply_expire_keys, apply_purge
 from holdfast.machine.handlers.runs import apply_enqueue_runs, apply_purge_ranges
 from holdfast.machine.handlers.scheduling import apply_drop_schedule, apply_fire_schedule, apply_put_schedule

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.machine.packing import Reader
+from holdfast.machine.packing import BytesReader
 
 _RUN = struct.Struct(">BHQIIQIQHHHIHI")
 SIZE_BYTES = 4  # of each payload's size
@@ -58,7 +58,7 @@ def put_runs(parts: list[bytes], runs: Iterable[NewRun]) -> None:
         parts += (head, *names)
 
 
-def read_runs(reader: Reader, count: int) -> list[NewRun]:
+def read_runs(reader: BytesReader, count: int) -> list[NewRun]:
     runs = []
     for _ in range(count):
         head = reader.unpack(_RUN)

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.machine.packing import Reader
+from holdfast.machine.packing import BytesReader
 
 _TASK = struct.Struct(">BBQQIIQIQQBHHHHHI")
 
@@ -47,27 +47,27 @@ def put_tasks(parts: list[bytes], tasks: Sequence[NewTask]) -> None:
         parts += names
 
 
-def read_tasks(reader: Reader, count: int) -> list[NewTask]:
-    data, at, size, unpack_from = reader.data, reader.at, _TASK.size, _TASK.unpack_from
+def read_tasks(reader: BytesReader, count: int) -> list[NewTask]:
+    data, offset, size, unpack_from = reader.data, reader.offset, _TASK.size, _TASK.unpack_from
     tasks = []
     for _ in range(count):
         (
             priority, flags, window_ms, run_at_ms, max_attempts, max_claims, result_ttl_ms, timeout_ms, start_by_ms,
             digest, queue_n, tenant_n, request_n, type_n, limit_n, unique_n, envelope_n,
-        ) = unpack_from(data, at)  # fmt: skip
-        a = at + size
+        ) = unpack_from(data, offset)  # fmt: skip
+        a = offset + size
         b = a + queue_n
         c = b + tenant_n
         d = c + request_n
         e = d + type_n
         f = e + limit_n
         g = f + unique_n
-        at = g + envelope_n
+        offset = g + envelope_n
         tasks.append(
             NewTask(
                 data[a:b], priority, data[b:c], data[c:d], window_ms, run_at_ms, max_attempts, max_claims,
-                result_ttl_ms, data[g:at], data[d:e], data[e:f], data[f:g], flags, timeout_ms, start_by_ms, digest,
+                result_ttl_ms, data[g:offset], data[d:e], data[e:f], data[f:g], flags, timeout_ms, start_by_ms, digest,
             )
         )  # fmt: skip
-    reader.at = at
+    reader.offset = offset
     return tasks

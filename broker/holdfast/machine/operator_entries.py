@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.machine.new_tasks import NewTask, put_tasks, read_tasks
-from holdfast.machine.packing import COUNT, U64, Reader, put_task_ids
+from holdfast.machine.packing import COUNT, U64, BytesReader, put_task_ids
 
 KEEP_PRIORITY = 0xFF
 
@@ -47,7 +47,7 @@ class UpdateTasks:
         parts += [_UPDATE_ITEM.pack(*item) for item in self.items]
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "UpdateTasks":
+    def read(cls, now_ms: int, reader: BytesReader) -> "UpdateTasks":
         items = []
         for _ in range(reader.count()):
             task_id = reader.take(16)
@@ -71,7 +71,7 @@ class DiscardDead:
         put_task_ids(parts, self.task_ids)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "DiscardDead":
+    def read(cls, now_ms: int, reader: BytesReader) -> "DiscardDead":
         keep_ms, by_n, note_n = reader.unpack(_DISCARD_HEAD)
         by, note = reader.take(by_n), reader.take(note_n)
         return cls(now_ms, reader.task_ids(), keep_ms, by, note)
@@ -91,7 +91,7 @@ class TtlExpire:
         put_task_ids(parts, self.task_ids)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "TtlExpire":
+    def read(cls, now_ms: int, reader: BytesReader) -> "TtlExpire":
         dead_keep_ms, error_n = reader.unpack(_TTL_EXPIRE_HEAD)
         return cls(now_ms, dead_keep_ms, reader.take(error_n), reader.task_ids())
 
@@ -117,7 +117,7 @@ class PutSchedule:
         parts += (self.queue, self.name, self.body)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "PutSchedule":
+    def read(cls, now_ms: int, reader: BytesReader) -> "PutSchedule":
         queue_n, name_n, version, paused, skip_missed, next_ms, body_n = reader.unpack(_PUT_SCHEDULE)
         queue, name, body = reader.take(queue_n), reader.take(name_n), reader.take(body_n)
         return cls(now_ms, queue, name, version, paused, skip_missed, next_ms, body)
@@ -133,7 +133,7 @@ class DropSchedule:
         parts += (_NAMES.pack(len(self.queue), len(self.name)), self.queue, self.name)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "DropSchedule":
+    def read(cls, now_ms: int, reader: BytesReader) -> "DropSchedule":
         queue_n, name_n = reader.unpack(_NAMES)
         return cls(now_ms, reader.take(queue_n), reader.take(name_n))
 
@@ -162,7 +162,7 @@ class FireSchedule:
         put_tasks(parts, self.tasks)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "FireSchedule":
+    def read(cls, now_ms: int, reader: BytesReader) -> "FireSchedule":
         queue_n, name_n = reader.unpack(_NAMES)
         queue, name = reader.take(queue_n), reader.take(name_n)
         version, next_ms, keep_ms, overlap, count = reader.unpack(_FIRE)
@@ -185,7 +185,7 @@ class SetAllocations:
             parts += (_ALLOCATION.pack(len(body), shard), body)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "SetAllocations":
+    def read(cls, now_ms: int, reader: BytesReader) -> "SetAllocations":
         queue_n, what, count = reader.unpack(_ALLOCATIONS_HEAD)
         queue = reader.take(queue_n)
         allocations = []

@@ -11,23 +11,23 @@ class DecodeError(ValueError):
     """The bytes are not an entry that this version knows."""
 
 
-class Reader:
+class BytesReader:
     """Walks over the bytes of one entry."""
 
-    __slots__ = ("at", "data")
+    __slots__ = ("data", "offset")
 
-    def __init__(self, data: bytes, at: int) -> None:
+    def __init__(self, data: bytes, offset: int) -> None:
         self.data = data
-        self.at = at
+        self.offset = offset
 
     def take(self, length: int) -> bytes:
-        start, self.at = self.at, self.at + length
-        if self.at > len(self.data):
+        start, self.offset = self.offset, self.offset + length
+        if self.offset > len(self.data):
             raise DecodeError("the entry ends in the middle of a part")
-        return self.data[start : self.at]
+        return self.data[start : self.offset]
 
     def unpack(self, form: struct.Struct) -> tuple[int, ...]:
-        start, self.at = self.at, self.at + form.size
+        start, self.offset = self.offset, self.offset + form.size
         return form.unpack_from(self.data, start)
 
     def u64(self) -> int:

@@ -16,7 +16,7 @@ from holdfast.machine.rows import (
     REPORT_ERROR,
     REPORT_RESULT,
     Attempt,
-    Attempts,
+    AttemptsRow,
     Discard,
     Execution,
     Outbox,
@@ -102,12 +102,12 @@ class Reader:
         execution = Execution.decode(row)
         envelope, report_row = self.get_many([keys.envelope(task_id), keys.report(task_id)])
         attempts_row = self.get(keys.attempts(task_id)) if execution.flags & HAS_ATTEMPTS else None
-        attempts = Attempts() if attempts_row is None else Attempts.decode(attempts_row)
+        attempts = AttemptsRow() if attempts_row is None else AttemptsRow.decode(attempts_row)
         report = TaskReport.decode(report_row) if report_row is not None else None
         return TaskView.make(task_id, execution, now_ms, envelope=envelope, report=report, attempts=attempts.kept)
 
     def _task_in_run(self, task_id: bytes, now_ms: int) -> TaskView | None:
-        execution = RunLooks(self).execution(task_id)
+        execution = RunReader(self).execution(task_id)
         if execution is None:
             return None
         (envelope,) = self.envelopes([task_id])
@@ -115,7 +115,7 @@ class Reader:
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         rows = self.get_many([keys.execution(task_id) for task_id in task_ids])
-        in_runs = RunLooks(self)
+        in_runs = RunReader(self)
         return [
             Execution.decode(row) if row is not None else in_runs.execution(task_id)
             for task_id, row in zip(task_ids, rows, strict=True)
@@ -124,15 +124,15 @@ class Reader:
     def envelopes(self, task_ids: list[bytes]) -> list[bytes | None]:
         """Of unfinished tasks; None for one that finished meanwhile."""
         found = self.get_many([keys.envelope(task_id) for task_id in task_ids])
-        in_runs = RunLooks(self)
-        for at, row in enumerate(found):
+        in_runs = RunReader(self)
+        for index, row in enumerate(found):
             if row is None:
-                found[at] = in_runs.envelope(task_ids[at])
+                found[index] = in_runs.envelope(task_ids[index])
         return found
 
     def envelope_reader(self) -> EnvelopeOf:
         """The same one by one, until something is applied: of neighbours in a run, what they share is read once."""
-        in_runs = RunLooks(self)
+        in_runs = RunReader(self)
 
         def read(task_id: bytes) -> bytes | None:
             row = self.get(keys.envelope(task_id))
@@ -143,13 +143,13 @@ class Reader:
     def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
         """What so many consecutive tasks of a run share, and the payload of each; None if none of them is in a run, or
         all have finished."""
-        return RunLooks(self, self._run_at_hand(task_id)).payloads(task_id, count)
+        return RunReader(self, self._run_at_hand(task_id)).payloads(task_id, count)
 
     def ranges_at(self, task_ids: list[bytes]) -> list[TaskRange]:
         """The tasks that a row stands for in an index of CLAIM_EXPIRY or RETENTION: that of a stretch has the id of
         the last one. They come with the first one's."""
         rows = self.get_many([keys.execution(task_id) for task_id in task_ids])
-        in_runs = RunLooks(self)
+        in_runs = RunReader(self)
         return [
             in_runs.range_at(task_id) if row is None else TaskRange(task_id, 1)
             for task_id, row in zip(task_ids, rows, strict=True)
@@ -251,7 +251,7 @@ class Reader:
         return first, messages
 
 
-class RunLooks:
+class RunReader:
     """Reads tasks that are in runs. One run is kept at hand: who asks for many tasks mostly asks for its neighbours."""
 
     __slots__ = ("_payloads", "_rows", "_run")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, Subqueue, aged_tasks, place_of
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, SubqueueRow, aged_tasks, place_of
 
 ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages have ready tasks: a bit for each
 
@@ -23,7 +23,7 @@ def read_subqueue(state: Rows, line: bytes, sequence: int, limit: int) -> tuple[
     row = state.get(keys.subqueue_of_line(line))
     if row is None:
         return [], True
-    subqueue = Subqueue.decode(row)
+    subqueue = SubqueueRow.decode(row)
     places = [place for place in subqueue.places() if place[0] >= sequence]
     if not subqueue.has_rows:
         return places, True
@@ -52,9 +52,9 @@ def read_ages(state: Rows, ready_in: ReadyIn, queue: bytes, sequence: int, pages
 
 def read_oldest(state: Rows, ready_in: ReadyIn, queue: bytes, sequence: int) -> Aged | None:
     """The first of them."""
-    at: int | None = sequence
-    while at is not None:
-        found, at = read_ages(state, ready_in, queue, at, 1)
+    next_sequence: int | None = sequence
+    while next_sequence is not None:
+        found, next_sequence = read_ages(state, ready_in, queue, next_sequence, 1)
         if found:
             return found[0]
     return None

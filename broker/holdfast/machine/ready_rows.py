@@ -35,7 +35,7 @@ def place_of(sequence: int, row: bytes) -> Place:
     return sequence - count + 1, task_id, size_bytes, count
 
 
-class Subqueue:
+class SubqueueRow:
     """The ready tasks of one priority, tenant and limit key: how many, and their low-water mark.
 
     Most sub-queues are short, so a few tasks are in the row itself: those that came while no task had a READY row of
@@ -73,9 +73,9 @@ class Subqueue:
         if first.startswith(wanted):  # as a rule
             self._first = first[_PLACE.size :]
             return True
-        for at in range(_PLACE.size, len(first), _PLACE.size):
-            if first.startswith(wanted, at):
-                self._first = first[:at] + first[at + _PLACE.size :]
+        for index in range(_PLACE.size, len(first), _PLACE.size):
+            if first.startswith(wanted, index):
+                self._first = first[:index] + first[index + _PLACE.size :]
                 return True
         return False
 
@@ -87,9 +87,9 @@ class Subqueue:
         return _SUBQUEUE.pack(self.ready, self.mark) + self._first
 
     @staticmethod
-    def decode(row: bytes) -> "Subqueue":
+    def decode(row: bytes) -> "SubqueueRow":
         ready, mark = _SUBQUEUE.unpack_from(row)
-        return Subqueue(ready, mark, row[_SUBQUEUE.size :])
+        return SubqueueRow(ready, mark, row[_SUBQUEUE.size :])
 
 
 AGE_PAGE_PLACES = 32  # of one READY_AGE row

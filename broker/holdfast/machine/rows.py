@@ -341,27 +341,27 @@ class Attempt(NamedTuple):
         return head + self.worker + self.brief
 
 
-class Attempts(NamedTuple):
+class AttemptsRow(NamedTuple):
     """The newest attempts of a task that came to nothing, the oldest first."""
 
     kept: tuple[Attempt, ...] = ()
 
-    def plus(self, attempt: Attempt) -> "Attempts":
-        return Attempts((*self.kept, attempt)[-ATTEMPTS_KEPT:])
+    def plus(self, attempt: Attempt) -> "AttemptsRow":
+        return AttemptsRow((*self.kept, attempt)[-ATTEMPTS_KEPT:])
 
     def encode(self) -> bytes:
         return b"".join(attempt.encode() for attempt in self.kept)
 
     @staticmethod
-    def decode(row: bytes) -> "Attempts":
-        kept, at = [], 0
-        while at < len(row):
-            how, claimed_ms, ended_ms, worker_n, brief_n = _ATTEMPT.unpack_from(row, at)
-            a = at + _ATTEMPT.size
+    def decode(row: bytes) -> "AttemptsRow":
+        kept, offset = [], 0
+        while offset < len(row):
+            how, claimed_ms, ended_ms, worker_n, brief_n = _ATTEMPT.unpack_from(row, offset)
+            a = offset + _ATTEMPT.size
             b = a + worker_n
-            at = b + brief_n
-            kept.append(Attempt(how, claimed_ms, ended_ms, row[a:b], row[b:at]))
-        return Attempts(tuple(kept))
+            offset = b + brief_n
+            kept.append(Attempt(how, claimed_ms, ended_ms, row[a:b], row[b:offset]))
+        return AttemptsRow(tuple(kept))
 
 
 _SCHEDULE = struct.Struct(">QQQBQQ16s")
@@ -413,10 +413,10 @@ class Discard(NamedTuple):
     @staticmethod
     def decode(row: bytes) -> "Discard":
         dead_reason, died_ms, key_expiry_ms, *lengths = _DISCARD.unpack_from(row)
-        names, at = [], _DISCARD.size
+        names, offset = [], _DISCARD.size
         for length in lengths:
-            names.append(row[at : at + length])
-            at += length
+            names.append(row[offset : offset + length])
+            offset += length
         return Discard(dead_reason, died_ms, key_expiry_ms, *names)
 
 
@@ -548,7 +548,7 @@ class Recent(NamedTuple):
     def decode(row: bytes) -> "Recent":
         settled_id, kind, state, retry_at_ms, count = _RECENT.unpack_from(row)
         ends = range(_RECENT.size + TASK_ID_BYTES, _RECENT.size + count * (TASK_ID_BYTES + 2), TASK_ID_BYTES + 2)
-        follow_ups = tuple((row[at - TASK_ID_BYTES : at], bool(row[at]), row[at + 1]) for at in ends)
+        follow_ups = tuple((row[end - TASK_ID_BYTES : end], bool(row[end]), row[end + 1]) for end in ends)
         return Recent(settled_id, kind, state, retry_at_ms, follow_ups)
 
 

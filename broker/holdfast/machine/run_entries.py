@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX
 from holdfast.machine.new_runs import NewRun, put_runs, read_runs
-from holdfast.machine.packing import COUNT, U64, Reader
+from holdfast.machine.packing import COUNT, U64, BytesReader
 
 _ACK_RANGE = struct.Struct(">QQI")
 
@@ -36,7 +36,7 @@ class EnqueueRuns:
         put_runs(parts, self.runs)
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "EnqueueRuns":
+    def read(cls, now_ms: int, reader: BytesReader) -> "EnqueueRuns":
         return cls(now_ms, read_runs(reader, reader.count()))
 
 
@@ -54,7 +54,7 @@ class AckRanges:
             parts += (task_id, _ACK_RANGE.pack(token >> SECRET_BITS, token & SECRET_MAX, count))
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "AckRanges":
+    def read(cls, now_ms: int, reader: BytesReader) -> "AckRanges":
         keep_ms, ranges = reader.u64(), []
         for _ in range(reader.count()):
             task_id = reader.take(16)
@@ -76,5 +76,5 @@ class PurgeRanges:
             parts += (task_id, COUNT.pack(count))
 
     @classmethod
-    def read(cls, now_ms: int, reader: Reader) -> "PurgeRanges":
+    def read(cls, now_ms: int, reader: BytesReader) -> "PurgeRanges":
         return cls(now_ms, [TaskRange(reader.take(16), reader.count()) for _ in range(reader.count())])

@@ -120,8 +120,8 @@ class Run:
 
     def stretch_at(self, place: int) -> tuple[int, Stretch]:
         """Where the stretch begins that a place is in, and the stretch."""
-        at = bisect_right(self.stretches, place, key=_end)
-        return self.stretches[at - 1].end if at else 0, self.stretches[at]
+        index = bisect_right(self.stretches, place, key=_end)
+        return self.stretches[index - 1].end if index else 0, self.stretches[index]
 
     def spans(self) -> Iterator[tuple[int, Stretch]]:
         """All stretches, each with where it begins."""
@@ -134,9 +134,9 @@ class Run:
         """The tasks from `start` up to the end of `changed`, which are of one stretch, are in another state from now
         on. Returns the stretches that went and those that came, each with where it begins."""
         stretches = self.stretches
-        at = bisect_right(stretches, start, key=_end)
-        old = stretches[at]
-        old_start = stretches[at - 1].end if at else 0
+        index = bisect_right(stretches, start, key=_end)
+        old = stretches[index]
+        old_start = stretches[index - 1].end if index else 0
         assert changed.end <= old.end, "a stretch changes as a whole or in part"
         went, parts = [(old_start, old)], []
         if old_start < start:
@@ -145,11 +145,11 @@ class Run:
         if changed.end < old.end:
             rest = old._replace(token=later_token(old.token, changed.end - old_start) if old.token else 0)
             parts.append((changed.end, rest))
-        first, last = at, at + 1
-        if at and parts[0][1] is changed:
-            before_start = stretches[at - 2].end if at > 1 else 0
-            if changed.continues(stretches[at - 1], start, before_start):
-                first = at - 1
+        first, last = index, index + 1
+        if index and parts[0][1] is changed:
+            before_start = stretches[index - 2].end if index > 1 else 0
+            if changed.continues(stretches[index - 1], start, before_start):
+                first = index - 1
                 went.append((before_start, stretches[first]))
                 parts[0] = before_start, stretches[first]._replace(end=changed.end)
         if parts[-1][1].end < self.count and stretches[last].continues(parts[-1][1], parts[-1][1].end, parts[-1][0]):
@@ -192,14 +192,14 @@ class Run:
         a = _RUN.size
         b = a + queue_n
         c = b + type_n
-        at = c + count * SIZE_BYTES
-        sizes, stretches = row[c:at], []
-        while at < len(row):
-            end, state, number, secret, changed_ms, timer_ms, worker_n = _STRETCH.unpack_from(row, at)
-            a_worker = at + _STRETCH.size
-            at = a_worker + worker_n
+        offset = c + count * SIZE_BYTES
+        sizes, stretches = row[c:offset], []
+        while offset < len(row):
+            end, state, number, secret, changed_ms, timer_ms, worker_n = _STRETCH.unpack_from(row, offset)
+            a_worker = offset + _STRETCH.size
+            offset = a_worker + worker_n
             token = number << SECRET_BITS | secret
-            stretches.append(Stretch(end, state, token, changed_ms, timer_ms, row[a_worker:at]))
+            stretches.append(Stretch(end, state, token, changed_ms, timer_ms, row[a_worker:offset]))
         return Run(
             first_id, priority, flags, attempts, claims, result_ttl_ms, timeout_ms, header_bytes, row[a:b], row[b:c],
             sizes, stretches,
@@ -219,14 +219,14 @@ def stretch_count(row: bytes) -> int:
 class RunPayloads:
     """The row of a run's payloads: the header that they share, their sizes, and one behind the other."""
 
-    __slots__ = ("_at", "_row", "header", "sizes")
+    __slots__ = ("_begin", "_row", "header", "sizes")
 
     def __init__(self, row: bytes) -> None:
         header_n, count = int.from_bytes(row[:4], "big"), int.from_bytes(row[4:6], "big")
         self._row = row
         self.header = row[6 : 6 + header_n]
-        self._at = 6 + header_n + count * SIZE_BYTES  # where the first payload begins
-        self.sizes = unpack_sizes(row[6 + header_n : self._at])
+        self._begin = 6 + header_n + count * SIZE_BYTES  # where the first payload begins
+        self.sizes = unpack_sizes(row[6 + header_n : self._begin])
 
     @staticmethod
     def encode(header: bytes, sizes: bytes, payloads: bytes) -> bytes:
@@ -235,11 +235,11 @@ class RunPayloads:
 
     def slice(self, place: int, count: int) -> list[bytes]:
         """The payloads of so many tasks."""
-        at = self._at + sum(self.sizes[:place])
+        offset = self._begin + sum(self.sizes[:place])
         found = []
         for size in self.sizes[place : place + count]:
-            found.append(self._row[at : at + size])
-            at += size
+            found.append(self._row[offset : offset + size])
+            offset += size
         return found
 
     def envelope(self, place: int) -> bytes:

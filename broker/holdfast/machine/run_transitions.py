@@ -5,7 +5,7 @@ The caller has checked the guards; these functions cannot refuse. What they are 
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, ReadyTask, Timing
+from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, ReadyTask, StateDuration
 from holdfast.machine.entries import Claim
 from holdfast.machine.ids import make_task_id, make_token
 from holdfast.machine.new_runs import NewRun
@@ -49,7 +49,7 @@ def claim_ready(draft: Draft, run: Run, start: int, end: int, entry: Claim) -> C
         draft.add_count(keys.worker(entry.worker), count)
     draft.runs.change(run, start, Stretch(end, CLAIMED, token, now_ms, expiry_ms, entry.worker), draft.writes)
     effects = draft.effects
-    effects.timings.append(Timing(run.queue, run.type, READY_TO_CLAIM, now_ms - run.enqueued_ms, count))
+    effects.timings.append(StateDuration(run.queue, run.type, READY_TO_CLAIM, now_ms - run.enqueued_ms, count))
     if not effects.expiry_ms or expiry_ms < effects.expiry_ms:
         effects.expiry_ms = expiry_ms
     return Claimed(run.id_at(start), token, expiry_ms, 0, 1, run.enqueued_ms, False, count)
@@ -66,7 +66,7 @@ def succeed(draft: Draft, run: Run, start: int, held: Stretch, token: int, keep_
     draft.runs.change(run, start, Stretch(held.end, SUCCEEDED, token, now_ms, purge_ms, held.worker), draft.writes)
     effects = draft.effects
     effects.freed.setdefault(run.queue, {})[NO_NAMES] = None
-    effects.timings.append(Timing(run.queue, run.type, CLAIM_TO_ACK, now_ms - held.changed_ms, count))
+    effects.timings.append(StateDuration(run.queue, run.type, CLAIM_TO_ACK, now_ms - held.changed_ms, count))
     effects.finished_ranges.append((run.id_at(start), count))
     if not effects.purge_ms or purge_ms < effects.purge_ms:
         effects.purge_ms = purge_ms

@@ -70,10 +70,10 @@ class Runs:
         return None if run is None or place is None else (run, place)
 
     def _at_hand(self, sequence: int) -> Run | None:
-        at = bisect_left(self._order, sequence)
-        if at == len(self._order):
+        position = bisect_left(self._order, sequence)
+        if position == len(self._order):
             return None
-        run = self._known[self._order[at]]
+        run = self._known[self._order[position]]
         return run if run.first_sequence <= sequence else None
 
     def _read(self, sequence: int) -> Run | None:

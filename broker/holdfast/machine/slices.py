@@ -13,15 +13,15 @@ Slice = tuple[Run, int, Stretch, int]
 def slices(draft: Draft, task_id: bytes, count: int) -> Iterator[tuple[int, int, Slice | None]]:
     """Consecutive tasks, in parts: which is the first, how many, and where in their run they are; None if they are in
     no run, or not any more. What is done with a part may change the run before the next part is asked for."""
-    at = 0
-    while at < count:
-        found = draft.runs.find(later_task_id(task_id, at))
+    index = 0
+    while index < count:
+        found = draft.runs.find(later_task_id(task_id, index))
         if found is None:
-            yield at, 1, None
-            at += 1
+            yield index, 1, None
+            index += 1
             continue
         run, place = found
         start, stretch = run.stretch_at(place)
-        part = min(count - at, stretch.end - place)
-        yield at, part, (run, place, stretch, start) if stretch.state != DEPARTED else None
-        at += part
+        part = min(count - index, stretch.end - place)
+        yield index, part, (run, place, stretch, start) if stretch.state != DEPARTED else None
+        index += part

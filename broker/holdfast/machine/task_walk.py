@@ -20,7 +20,7 @@ from heapq import merge
 from holdfast.machine import keys
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import Subqueue, place_of, split_ready_row
+from holdfast.machine.ready_rows import SubqueueRow, place_of, split_ready_row
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Execution, Queue
 from holdfast.machine.run_rows import stretch_count
 
@@ -39,7 +39,7 @@ SECTIONS: tuple[tuple[tuple[int, ...], frozenset[int]], ...] = (
 _SEQUENCE_BYTES = 8
 _READY = keys.family_start(keys.READY)
 _SUSPECT = keys.family_start(keys.SUSPECT)
-_SECTION_OF = {family: at for at, (families, _) in enumerate(SECTIONS) for family in families}
+_SECTION_OF = {family: index for index, (families, _) in enumerate(SECTIONS) for family in families}
 STATES_OF = {family: states for families, states in SECTIONS for family in families}
 
 
@@ -80,10 +80,10 @@ def walk(
     begin."""
     first = _SECTION_OF[after[0]] if after else 0
     wanted = _states_in_use(state, queue).intersection(states) if queue else frozenset(states)
-    for at, (families, its_states) in enumerate(SECTIONS):
-        if at < first or its_states.isdisjoint(wanted):
+    for index, (families, its_states) in enumerate(SECTIONS):
+        if index < first or its_states.isdisjoint(wanted):
             continue
-        place = after if at == first else b""
+        place = after if index == first else b""
         family = families[0]
         if family == keys.READY:
             yield from _ready(state, queue, place)
@@ -122,10 +122,10 @@ def _ids_at_end(state: Rows, start: bytes, stop: bytes, after: bytes) -> Iterato
 def _in_line(line: bytes, key: bytes, row: bytes, after: bytes) -> Iterator[Found]:
     """The tasks that a READY row stands for, each in its place."""
     sequence, first_id, _, count = place_of(keys.ready_sequence(key), row)
-    for at in range(count):
-        place = keys.ready_at(line, sequence + at)
+    for index in range(count):
+        place = keys.ready_at(line, sequence + index)
         if place > after:
-            yield place, later_task_id(first_id, at)
+            yield place, later_task_id(first_id, index)
 
 
 def _ready(state: Rows, queue: bytes, after: bytes) -> Iterator[Found]:
@@ -177,10 +177,10 @@ def _subqueues(state: Rows, name: bytes, after: bytes) -> Iterator[Found]:
     start = max(prefix, keys.subqueue_of_line(after[:-_SEQUENCE_BYTES])) if after else prefix
     for key, row in _rows(state, start, keys.after_prefix(prefix), b""):
         line = keys.line_of_subqueue(key)
-        yield from _subqueue(state, line, Subqueue.decode(row), after if after.startswith(line) else b"")
+        yield from _subqueue(state, line, SubqueueRow.decode(row), after if after.startswith(line) else b"")
 
 
-def _subqueue(state: Rows, line: bytes, subqueue: Subqueue, after: bytes) -> Iterator[Found]:
+def _subqueue(state: Rows, line: bytes, subqueue: SubqueueRow, after: bytes) -> Iterator[Found]:
     """Those in the row of the sub-queue and those with rows of their own, in the order of the line."""
     in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, *_ in subqueue.places()]
     own: Iterator[Found] = iter(())

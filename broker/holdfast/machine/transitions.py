@@ -6,7 +6,7 @@ one. The caller has checked the guards; these functions cannot refuse.
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.effects import READY_TO_CLAIM, ReadyTask, Timing
+from holdfast.machine.effects import READY_TO_CLAIM, ReadyTask, StateDuration
 from holdfast.machine.entries import Claim
 from holdfast.machine.ids import make_token
 from holdfast.machine.ready_rows import ready_row
@@ -28,7 +28,7 @@ from holdfast.machine.rows import (
     UNIQUE_UNTIL_DONE,
     UNIQUE_WHILE_WAITING,
     Attempt,
-    Attempts,
+    AttemptsRow,
     Execution,
     Queue,
     TaskReport,
@@ -227,7 +227,7 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, entry: Claim, e
     now_ms, worker = draft.now_ms, entry.worker
     # Of a task that came back, the wait since then: how long a worker had it for nothing was no wait for a worker, and
     # its first wait was counted with its first claim. How old the line is, `ready_since_ms` says.
-    draft.effects.timings.append(Timing(task.queue, task.type, READY_TO_CLAIM, now_ms - task.changed_ms))
+    draft.effects.timings.append(StateDuration(task.queue, task.type, READY_TO_CLAIM, now_ms - task.changed_ms))
     _leave(draft, task_id, task, queue)
     if task.start_by_ms:
         draft.delete(keys.start_by(task.start_by_ms, task_id))
@@ -359,7 +359,7 @@ def note_attempt(draft: Draft, task_id: bytes, task: Execution, how: int, brief:
     """A claim of the task came to nothing; call it before the task leaves its state, and save the task after it."""
     key = keys.attempts(task_id)
     row = draft.get(key) if task.flags & HAS_ATTEMPTS else None
-    known = Attempts() if row is None else Attempts.decode(row)
+    known = AttemptsRow() if row is None else AttemptsRow.decode(row)
     draft.put(key, known.plus(Attempt(how, task.changed_ms, draft.now_ms, task.worker, brief)).encode())
     task.flags |= HAS_ATTEMPTS
 

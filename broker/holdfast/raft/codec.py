@@ -18,7 +18,7 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Kind,
+    EntryKind,
     LogEntry,
     Message,
     PreVote,
@@ -47,7 +47,7 @@ _ENTRY_HEAD_AND_KIND = struct.Struct(">QIB")
 _CONFIGURATION_HEAD = struct.Struct(">QHH")
 _MEMBER_HEAD = struct.Struct(">H")
 
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in EntryKind}
 
 Buffer = bytes | memoryview  # of a message: what is kept of it is copied out
 
@@ -77,13 +77,13 @@ def encode(message: Message) -> bytes:
 def encode_each(messages: Sequence[tuple[str, Message]]) -> list[tuple[str, bytes]]:
     """To whom, and the bytes. A message that goes to several is encoded once."""
     encoded: dict[int, bytes] = {}
-    each: list[tuple[str, bytes]] = []
+    addressed: list[tuple[str, bytes]] = []
     for to, message in messages:
         data = encoded.get(id(message))
         if data is None:
             data = encoded[id(message)] = encode(message)
-        each.append((to, data))
-    return each
+        addressed.append((to, data))
+    return addressed
 
 
 def _encode_append(message: Append) -> bytes:
@@ -214,7 +214,7 @@ def _read_entries(data: Buffer, count: int, index: int, least_term: int, term: i
 def _checked_entry(index: int, term: int, number: int, command: bytes) -> LogEntry:
     """An entry stays for ever: what cannot be read later is refused now."""
     kind = _kind(number)
-    if kind == Kind.CONFIGURATION:
+    if kind == EntryKind.CONFIGURATION:
         decode_configuration(command)
     return LogEntry(index, term, kind, command)
 
@@ -229,7 +229,7 @@ def decode_payload(index: int, term: int, payload: bytes) -> LogEntry:
     return LogEntry(index, term, _kind(payload[0]), payload[1:])
 
 
-def _kind(number: int) -> Kind:
+def _kind(number: int) -> EntryKind:
     kind = _KINDS.get(number)
     if kind is None:
         raise FrameError("an entry of an unknown kind")
@@ -238,7 +238,7 @@ def _kind(number: int) -> Kind:
 
 def configuration_entry(index: int, term: int, configuration: Configuration) -> LogEntry:
     """The entry that makes these the members; raises `FrameError` if nobody could read it."""
-    return LogEntry(index, term, Kind.CONFIGURATION, encode_configuration(configuration))
+    return LogEntry(index, term, EntryKind.CONFIGURATION, encode_configuration(configuration))
 
 
 def encode_configuration(configuration: Configuration) -> bytes:

@@ -24,8 +24,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
+    EntryKind,
     ImpossibleMessageError,
-    Kind,
     LogEntry,
     Message,
     PreVote,
@@ -62,9 +62,11 @@ class ShardRaft(AliveRaft):
         timing: Timing,
         append_bytes_max: int = APPEND_BYTES_MAX,
         draw: Callable[[], float],
+        shard_time_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`applied_index` is what the state has; without one it is as old as the start of the log."""
-        super().__init__(Setup(replica, journal, timing, draw, now_s, append_bytes_max))
+        """`applied_index` is what the state has; without one it is as old as the start of the log. `shard_time_ms` is
+        what a leader tells the others; 0 if it does not know."""
+        super().__init__(Setup(replica, journal, timing, draw, now_s, append_bytes_max, shard_time_ms))
         self.is_reluctant = False  # True: leads if it is asked to, but leaves elections to others
         self.may_campaign = True  # False while this node's clock is off: then it neither campaigns nor leads
         self.leader_commit_index = 0  # the newest that a leader has told, whether it is here or not
@@ -116,9 +118,9 @@ class ShardRaft(AliveRaft):
             case TimeoutNow():
                 self._on_timeout_now(sender, message)
 
-    def propose(self, command: bytes, kind: Kind = Kind.REGULAR) -> int | None:
+    def propose(self, command: bytes, kind: EntryKind = EntryKind.REGULAR) -> int | None:
         """The index of the new entry; None if this replica does not lead, or is handing over."""
-        assert kind != Kind.CONFIGURATION, "members change through propose_configuration"
+        assert kind != EntryKind.CONFIGURATION, "members change through propose_configuration"
         if not self.accepts:
             return None
         entry = LogEntry(self.last_index + 1, self.term, kind, command)
@@ -279,7 +281,7 @@ class ShardRaft(AliveRaft):
     # --- elections --------------------------------------------------------------------------------------------
 
     def _may_stand(self) -> bool:
-        """Not before it has again what it had in a former life: those who count on that would be betrayed."""
+        """Not before it has again what it had in a former incarnation: those who count on that would be betrayed."""
         has_all = (self.last_term, self.last_index) >= self.journal.former_last
         return self.may_campaign and self.replica in self._voters and has_all
 

@@ -17,7 +17,7 @@ from holdfast.raft.membership import (
     with_voter,
     without,
 )
-from holdfast.raft.messages import NO_CONFIGURATION, Configuration, Kind, LogEntry
+from holdfast.raft.messages import NO_CONFIGURATION, Configuration, EntryKind, LogEntry
 from holdfast.raft.progress import Progress
 
 
@@ -130,7 +130,7 @@ class GroupRaft(LibraryRaft):
 
     def append(self, entry: LogEntry) -> None:
         super().append(entry)
-        if entry.kind == Kind.CONFIGURATION:
+        if entry.kind == EntryKind.CONFIGURATION:
             self._configuration_changed()
 
     def cut_from(self, index: int) -> None:

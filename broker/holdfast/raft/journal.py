@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from holdfast.raft.codec import configuration_entry, decode_configuration
-from holdfast.raft.messages import Configuration, Kind, LogEntry
+from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 
 Known = tuple[int, Configuration]  # a configuration, and the index of its entry
 Last = tuple[int, int]  # term and index of a log's last entry: the larger of two is the more complete one's
@@ -110,7 +110,7 @@ class MemoryJournal:
     def append(self, entry: LogEntry) -> None:
         assert entry.index == self.last_index + 1
         self._entries.append(entry)
-        if entry.kind == Kind.CONFIGURATION:
+        if entry.kind == EntryKind.CONFIGURATION:
             self._configurations.append((entry.index, decode_configuration(entry.command)))
 
     def cut_from(self, index: int) -> None:

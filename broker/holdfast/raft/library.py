@@ -17,7 +17,7 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION as _VERSION
 
 from holdfast.raft.journal import Journal
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 
 _WANTED_VERSION = "0.3.17"
 _ATTRIBUTES = (
@@ -35,7 +35,7 @@ def _check() -> None:
     missing = [name for name in _ATTRIBUTES if f"_SyncObj__{name}" not in known]
     missing += [name for name in _METHODS if not hasattr(SyncObj, f"_SyncObj__{name}")]
     kinds = _module._COMMAND_TYPE
-    if (kinds.REGULAR, kinds.NO_OP) != (Kind.REGULAR, Kind.NO_OP):
+    if (kinds.REGULAR, kinds.NO_OP) != (EntryKind.REGULAR, EntryKind.NO_OP):
         missing.append("the kinds of entries that logs on disk have")
     if missing:
         raise ImportError(f"Expected pysyncobj to have {', '.join(missing)}, but it has not.")
@@ -71,6 +71,7 @@ class Setup(NamedTuple):
     draw: Callable[[], float]
     now_s: float
     append_bytes_max: int
+    shard_time_ms: Callable[[], int]  # what a leader tells the others; 0 if it does not know
 
 
 class _LibraryJournal:
@@ -91,7 +92,7 @@ class _LibraryJournal:
         return b"", index, term
 
     def add(self, command: bytes, idx: int, term: int) -> None:
-        self._journal.append(LogEntry(idx, term, Kind(command[0]), command[1:]))
+        self._journal.append(LogEntry(idx, term, EntryKind(command[0]), command[1:]))
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
         self._journal.set_term(term, votedForNodeId)

@@ -12,7 +12,7 @@ class ImpossibleMessageError(ValueError):
     """No correct member can have sent this, whatever was lost, late or repeated. Nothing was changed because of it."""
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What an entry is. The numbers are in logs and messages; the first two are the library's."""
 
     REGULAR = 0x00  # what a shard's machine applies
@@ -27,7 +27,7 @@ class LogEntry:
 
     index: int
     term: int
-    kind: Kind
+    kind: EntryKind
     command: bytes = field(default=b"", repr=False)
 
     @property

@@ -25,7 +25,7 @@ from itertools import islice
 
 from holdfast.raft.codec import decode_configuration, decode_payload
 from holdfast.raft.journal import NOTHING, Last
-from holdfast.raft.messages import Configuration, Kind, LogEntry
+from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 from holdfast.wal.node_log import NodeLog
 
 RECENT_BYTES_MAX = 16 * 1024 * 1024  # of entries kept in memory, beside those that are not durable yet
@@ -49,17 +49,17 @@ class HardState:
     base_term: int = 0
     configurations: tuple[tuple[int, Configuration], ...] = ()
     former_last: Last = NOTHING  # of the log that it had before it was deleted, if it ever was
-    is_gone: bool = False  # there is no replica any more, only this record
+    is_tombstone: bool = False  # there is no replica any more, only this record
 
     def encode(self) -> bytes:
-        configurations = [[at, known.version, known.voters, known.learners] for at, known in self.configurations]
+        configurations = [[index, known.version, known.voters, known.learners] for index, known in self.configurations]
         fields = {
             "group": self.group, "state": self.state_name, "term": self.term, "vote": self.voted_for,
             "base": [self.base_index, self.base_term], "configurations": configurations,
         }  # fmt: skip
         if self.former_last != NOTHING:
             fields["former"] = self.former_last
-        if self.is_gone:
+        if self.is_tombstone:
             fields["gone"] = True
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -69,8 +69,8 @@ class HardState:
             fields = json.loads(data)
             base_index, base_term = fields["base"]
             configurations = tuple(
-                (at, Configuration(version, tuple(voters), tuple(learners)))
-                for at, version, voters, learners in fields["configurations"]
+                (index, Configuration(version, tuple(voters), tuple(learners)))
+                for index, version, voters, learners in fields["configurations"]
             )
             former_term, former_index = fields.get("former", NOTHING)
             return cls(
@@ -97,7 +97,7 @@ def tombstone_of(log: NodeLog, shard: int) -> Tombstone | None:
     hard = None if record is None else HardState.decode(record)
     return (
         Tombstone(hard.group, hard.term, hard.voted_for, hard.former_last)
-        if hard is not None and hard.is_gone
+        if hard is not None and hard.is_tombstone
         else None
     )
 
@@ -124,12 +124,12 @@ class NodeJournal:
     @classmethod
     def create(cls, log: NodeLog, shard: int, *, group: int, state_name: str) -> "NodeJournal":
         """The journal of an empty replica. If it belonged to the same group before, it still owes what it promised."""
-        gone = tombstone_of(log, shard)
-        if gone is None and shard in log.hard_states:
+        tombstone = tombstone_of(log, shard)
+        if tombstone is None and shard in log.hard_states:
             raise JournalError(f"Expected no replica of shard {shard}, but the log has one.")
         hard = HardState(group, state_name)
-        if gone is not None and gone.group == group:
-            hard = replace(hard, term=gone.term, voted_for=gone.voted_for, former_last=gone.last)
+        if tombstone is not None and tombstone.group == group:
+            hard = replace(hard, term=tombstone.term, voted_for=tombstone.voted_for, former_last=tombstone.last)
         journal = cls(log, shard, hard)
         journal._keep(hard)
         return journal
@@ -139,7 +139,7 @@ class NodeJournal:
         """The journal as the log has it; None if the log knows nothing of the shard, or only that it is gone."""
         record = log.hard_states.get(shard)
         hard = None if record is None else HardState.decode(record)
-        return None if hard is None or hard.is_gone else cls(log, shard, hard)
+        return None if hard is None or hard.is_tombstone else cls(log, shard, hard)
 
     def begin_again(
         self, group: int, state_name: str, index: int, index_term: int, term: int, configuration: Configuration
@@ -153,12 +153,12 @@ class NodeJournal:
     def forget(self) -> None:
         """The replica is to be deleted: keeps what it has promised, and nothing else. Nothing may be done with the
         journal after this, but for `synced`."""
-        gone = HardState(
-            self.group, "", self._hard.term, self._hard.voted_for, former_last=self._end_to_keep(), is_gone=True
+        tombstone = HardState(
+            self.group, "", self._hard.term, self._hard.voted_for, former_last=self._end_to_keep(), is_tombstone=True
         )
         self._log.stage_truncate(self._shard, 0)
         self._empty(0)
-        self._keep(gone)
+        self._keep(tombstone)
 
     def _end_to_keep(self) -> Last:
         term = self.term_at(self._last_index)
@@ -263,7 +263,7 @@ class NodeJournal:
         if not self._terms or self._terms[-1] != entry.term:
             self._term_starts.append(entry.index)
             self._terms.append(entry.term)
-        if entry.kind == Kind.CONFIGURATION:
+        if entry.kind == EntryKind.CONFIGURATION:
             added = (entry.index, decode_configuration(entry.command))
             self._keep(replace(self._hard, configurations=(*self._hard.configurations, added)))
         self._drop_old()
@@ -308,9 +308,9 @@ class NodeJournal:
     def _drop_terms(self) -> None:
         """Forgets the terms up to the base; the one that the base is in the middle of begins after it now."""
         first = self._hard.base_index + 1
-        at = bisect_right(self._term_starts, first) - 1
-        if at >= 0:
-            del self._term_starts[:at], self._terms[:at]
+        position = bisect_right(self._term_starts, first) - 1
+        if position >= 0:
+            del self._term_starts[:position], self._terms[:position]
             self._term_starts[0] = first
         if first > self._last_index:
             self._term_starts, self._terms = [], []

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from holdfast.raft.messages import Message
 
-Outgoing = tuple[str, Message]  # to whom; one message may go to several
+Addressed = tuple[str, Message]  # to whom; one message may go to several
 
 
 @dataclass(slots=True)
 class Ready:
     """Of one replica: its steps fill it, and after each of them its driver takes what may leave."""
 
-    messages: list[Outgoing] = field(default_factory=list)  # they leave at once, in this order
-    after_sync: list[Outgoing] = field(default_factory=list)  # promises
+    messages: list[Addressed] = field(default_factory=list)  # they leave at once, in this order
+    after_sync: list[Addressed] = field(default_factory=list)  # promises
 
     def send(self, to: str, message: Message) -> None:
         self.messages.append((to, message))
@@ -37,7 +37,7 @@ class Ready:
         self.messages.clear()
         self.after_sync.clear()
 
-    def take(self) -> list[Outgoing]:
+    def take(self) -> list[Addressed]:
         """What may leave now: it is the driver's from here on."""
         taken, self.messages = self.messages, []
         return taken

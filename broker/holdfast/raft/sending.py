@@ -4,7 +4,7 @@ Who is at the same place of the log gets the same append: it is made, numbered a
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from holdfast.raft.group import GroupRaft
 from holdfast.raft.library import LEADER, Setup
@@ -22,7 +22,7 @@ class SendingRaft(GroupRaft):
         super().__init__(setup)
         self.ready = Ready()
         self._append_bytes_max = setup.append_bytes_max
-        self.shard_time_ms: Callable[[], int] = lambda: 0  # for the driver to set: what a leader tells the others
+        self.shard_time_ms = setup.shard_time_ms
         # The time that the newest leader has told, which may be this one. It may be less than what the one before it
         # told: but all that has happened since was counted by it, and the next leader has to go on with that.
         self.leader_time_ms = 0

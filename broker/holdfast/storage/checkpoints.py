@@ -26,7 +26,7 @@ class Flushable(Protocol):
         ...
 
 
-class Kept(Protocol):
+class CheckpointSource(Protocol):
     """A replica, as far as its state and its part of the log are concerned."""
 
     @property
@@ -73,7 +73,7 @@ class Checkpointer:
     def __init__(
         self,
         log: NodeLog,
-        replicas: Callable[[], Iterable[Kept]],
+        replicas: Callable[[], Iterable[CheckpointSource]],
         *,
         log_bytes_max: int,
         age_seconds_max: float,
@@ -98,7 +98,7 @@ class Checkpointer:
         flushed = self._flushed.get(number)
         return None if flushed is None or not flushed.index else self._monotonic() - flushed.at_s
 
-    def is_due(self, replica: Kept) -> bool:
+    def is_due(self, replica: CheckpointSource) -> bool:
         flushed = self._of(replica)
         if replica.applied_index <= flushed.index:
             return False
@@ -111,7 +111,7 @@ class Checkpointer:
             return True
         return now_s - flushed.at_s >= self._age_seconds_max
 
-    async def flush(self, replica: Kept) -> None:
+    async def flush(self, replica: CheckpointSource) -> None:
         """A flush that fails costs nothing but log space: the log still has everything."""
         state, captured = replica.state, replica.applied_index
         flushed = self._of(replica)
@@ -127,7 +127,7 @@ class Checkpointer:
         _log.debug("state_flushed", shard=replica.number, applied_index=captured)
         self.compact(replica)
 
-    def compact(self, replica: Kept) -> None:
+    def compact(self, replica: CheckpointSource) -> None:
         """Lets the log of a shard begin as late as it may. What other shards write moves that on as well, so it is done
         even if there is nothing to flush: an idle shard would otherwise pin the log that it shares with all.
 
@@ -184,7 +184,7 @@ class Checkpointer:
         """The state that a shard had is no longer there."""
         self._flushed.pop(number, None)
 
-    def _of(self, replica: Kept) -> _Flushed:
+    def _of(self, replica: CheckpointSource) -> _Flushed:
         """What is known of the state that the replica has at this moment: nothing, if it had another one before."""
         flushed = self._flushed.get(replica.number)
         if flushed is None or flushed.state is not replica.state:

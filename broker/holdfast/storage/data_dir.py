@@ -68,7 +68,7 @@ class DataDir:
         self.log_dir = path / _LOG
         self.state_dir = path / _STATE
         self._lock_fd: int | None = lock_fd
-        self._in_place = {each: _identity(each) for each in (path, path / _LOCK, self.log_dir, self.state_dir)}
+        self._in_place = {place: _identity(place) for place in (path, path / _LOCK, self.log_dir, self.state_dir)}
 
     @classmethod
     def open(cls, path: Path) -> Self:

@@ -4,8 +4,11 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
 
 from holdfast.serving.logs import get_logger
 from holdfast.wal.errors import DiskFailedError
@@ -13,23 +16,76 @@ from holdfast.wal.errors import DiskFailedError
 SYNC_SECONDS_MAX = 60.0  # for one write and sync of the log; until it returns nothing is served
 END_SECONDS_MAX = 10.0  # for closing what can still be closed after a failure
 
+Work = Callable[[], None]
+
 _log = get_logger(__name__)
 
 
-class WatchedThread:
-    """Runs blocking work one after the other in a thread, and knows how long the present one has taken."""
+class Watched:
+    """Work of the thread, for whoever waits for it: in line, for a bounded time, or beside what else the loop does."""
 
-    def __init__(self, executor: Executor, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._executor = executor
+    def __init__(self, ended: Future[float]) -> None:
+        self._ended = ended
+
+    def done(self) -> bool:
+        return self._ended.done()
+
+    def wait(self, seconds_max: float) -> None:
+        """Blocks until it is done, or for so long."""
+        with suppress(TimeoutError):
+            self._ended.exception(seconds_max)
+
+    def __await__(self) -> Generator[Any, None, float]:
+        """For how many seconds it ran."""
+        if not self._ended.done():
+            yield from asyncio.wrap_future(self._ended).__await__()
+        return self._ended.result()
+
+    def cancel(self) -> None:
+        """It is not to be begun any more. What has begun goes on."""
+        self._ended.cancel()
+
+
+class WatchedThread:
+    """Runs blocking work one after the other in a thread of its own, and knows how long the present one has taken."""
+
+    def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._began_s: float | None = None
+        # No executor: to hand work over to one costs more than the work.
+        self._given: SimpleQueue[tuple[Work, Future[float]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
 
-    async def run(self, work: Callable[[], None]) -> None:
+    def begin(self, work: Work) -> Watched:
+        ended: Future[float] = Future()
         self._began_s = self._monotonic()
+        self._given.put((work, ended))
+        return Watched(ended)
+
+    def close(self) -> None:
+        """Returns once what was begun is done. May be called more than once."""
+        self._given.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while (given := self._given.get()) is not None:
+            self._run(*given)
+            del given  # a round can be large, and the next one may be far
+
+    def _run(self, work: Work, ended: Future[float]) -> None:
+        is_wanted, error = ended.set_running_or_notify_cancel(), None
+        began_s = self._monotonic()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        finally:
-            self._began_s = None
+            if is_wanted:
+                work()
+        except BaseException as failure:  # noqa: BLE001 - it is for whoever waits
+            error = failure
+        self._began_s = None
+        if error is not None:
+            ended.set_exception(error)
+        elif is_wanted:
+            ended.set_result(self._monotonic() - began_s)
 
     @property
     def busy_s(self) -> float:

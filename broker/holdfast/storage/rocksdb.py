@@ -106,14 +106,6 @@ class StateMemory:
         # One state alone may use the whole budget, as the buffer being filled and those on their way to the disk.
         self.buffer_bytes = max(_WRITE_BUFFER_BYTES_MIN, write_buffer_bytes // _WRITE_BUFFERS_MAX)
 
-    @property
-    def unflushed_bytes(self) -> int:
-        return self.write_buffers.get_usage()
-
-    @property
-    def cached_bytes(self) -> int:
-        return self.block_cache.get_usage()
-
 
 def _table_bytes(state_bytes: int) -> int:
     """How large a file of a state of this size may be."""

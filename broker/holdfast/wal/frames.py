@@ -36,7 +36,6 @@ ENTRY: Final = 1
 HARD_STATE: Final = 2
 TRUNCATE_FROM: Final = 3
 CLOSED: Final = 4
-KINDS: Final = frozenset({ENTRY, HARD_STATE, TRUNCATE_FROM, CLOSED})
 
 RECORD: Final = Struct("<BIQQI")
 RECORD_HEADER_BYTES: Final = RECORD.size

@@ -21,8 +21,8 @@ from holdfast.wal.errors import DiskFailedError, DiskFullError, LogDamagedError,
 from holdfast.wal.frames import RECORD, RECORD_HEADER_BYTES
 from holdfast.wal.recovery import CutTail, recover
 from holdfast.wal.segments import LogIndex, Segment
-from holdfast.wal.windows import Window
-from holdfast.wal.writer import Placed, RoundWriter
+from holdfast.wal.windows import FileWindow
+from holdfast.wal.writer import RoundPosition, RoundWriter
 
 __all__ = ["DiskFailedError", "DiskFullError", "Flush", "LogDamagedError", "LogFormatError", "LogRecord", "NodeLog"]
 
@@ -162,7 +162,7 @@ class NodeLog:
                 raise
             raise LookupError(f"Expected to read entries of shard {shard}, but {segment.name} was cut.") from error
         try:
-            window = Window(self._disk, handle, READ_AHEAD_BYTES)
+            window = FileWindow(self._disk, handle, READ_AHEAD_BYTES)
             for index in range(max(after_index + 1, run.first), last + 1):
                 if segment.runs.get(shard) is not run or index > run.last:
                     raise LookupError(f"Expected to read entry {index} of shard {shard}, but it was truncated.")
@@ -272,7 +272,7 @@ class NodeLog:
         finally:
             self._writer.close()
 
-    def _publish(self, staged: _Staged, placed: Placed) -> None:
+    def _publish(self, staged: _Staged, placed: RoundPosition) -> None:
         index = self._index
         segment = placed.segment
         with index.lock:
@@ -311,7 +311,7 @@ class Flush:
     def __init__(self, log: NodeLog, staged: _Staged) -> None:
         self._log = log
         self._staged = staged
-        self._placed: Placed | None = None
+        self._placed: RoundPosition | None = None
         self._step = _Step.FROZEN
 
     @property
@@ -358,7 +358,9 @@ class Flush:
             raise RuntimeError(f"Expected a flush that is {step.value}, but it is {self._step.value}.")
 
 
-def _read_entry(window: Window, segment: Segment, shard: int, index: int, position: int, record_crc: int) -> LogRecord:
+def _read_entry(
+    window: FileWindow, segment: Segment, shard: int, index: int, position: int, record_crc: int
+) -> LogRecord:
     """An entry that was whole when it was written or found. Disks go bad while a node runs, and what is read here is
     sent to others and applied: it is never handed out with another bit."""
     header = window.view(position, RECORD_HEADER_BYTES)

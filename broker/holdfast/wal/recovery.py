@@ -21,7 +21,7 @@ from holdfast.wal.disk import Disk
 from holdfast.wal.errors import DiskFailedError, DiskFullError, LogDamagedError, LogError, LogFormatError
 from holdfast.wal.frames import BLOCK_BYTES, FRAMES_START
 from holdfast.wal.segments import LogIndex, Segment, segment_name, segment_number
-from holdfast.wal.windows import Window, used_end
+from holdfast.wal.windows import FileWindow, used_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class _Scan:
     def read_segment(self, number: int, *, is_last: bool) -> None:
         handle = self._disk.open(segment_name(number))
         try:
-            window = Window(self._disk, handle)
+            window = FileWindow(self._disk, handle)
             header = frames.parse_segment_header(window.view(0, frames.SEGMENT_HEADER_BYTES))
             if header is None or header.number != number:
                 junk_end = used_end(self._disk, handle, FRAMES_START, window.size_bytes)
@@ -115,7 +115,7 @@ class _Scan:
         else:
             self._accept_leftover(number, is_last, has_header=True, has_bytes=junk_end > FRAMES_START)
 
-    def _read_rounds(self, segment: Segment, window: Window) -> int:
+    def _read_rounds(self, segment: Segment, window: FileWindow) -> int:
         """Applies the rounds of a segment up to the first that is not valid; returns how many."""
         count = 0
         while (found := window.frame(segment.codec, segment.end)) is not None:
@@ -176,7 +176,7 @@ class _Scan:
         except frames.MalformedBodyError as error:
             raise LogDamagedError(segment.name, segment.end, str(error)) from error
 
-    def _refuse_trace_of_later_round(self, segment: Segment, window: Window, junk_end: int) -> None:
+    def _refuse_trace_of_later_round(self, segment: Segment, window: FileWindow, junk_end: int) -> None:
         """Raises when anything after the valid rounds of this segment shows that a later round was begun."""
         lost = self.last_round + 1
         for offset in range(segment.end, junk_end, BLOCK_BYTES):
@@ -222,7 +222,7 @@ def _repair_tail(disk: Disk, scan: _Scan, segment_bytes: int) -> int | None:
         handle = disk.open(segment.name)
         disk.truncate(handle, min(segment.end, segment.size_bytes))
         segment.size_bytes = _reserved(disk, handle, segment.end, max(segment.size_bytes, segment_bytes))
-        _write_last_round_again(disk, handle, segment, scan.last_frame_offset)
+        write_last_round_again(disk, handle, segment, scan.last_frame_offset)
         disk.fdatasync(handle)
     disk.fsync_directory()
     return handle
@@ -237,8 +237,8 @@ def _reserved(disk: Disk, handle: int, end: int, wanted_bytes: int) -> int:
     return wanted_bytes
 
 
-def _write_last_round_again(disk: Disk, handle: int, segment: Segment, offset: int) -> None:
-    window = Window(disk, handle)
+def write_last_round_again(disk: Disk, handle: int, segment: Segment, offset: int) -> None:
+    window = FileWindow(disk, handle)
     found = window.frame(segment.codec, offset)
     if found is None:
         raise DiskFailedError(f"Expected to read {segment.name} at byte {offset} twice, but the bytes changed.")

@@ -23,7 +23,7 @@ def segment_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-class Run:
+class EntryRun:
     """The live entries of one shard in one segment: where each is, and the CRC-32 of its whole record.
 
     Their indexes are contiguous, so one number per entry suffices. It has both halves, the position above the CRC: a
@@ -63,7 +63,7 @@ class Segment:
         self.codec = FrameCodec(salt)
         self.size_bytes = size_bytes
         self.end = FRAMES_START
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, EntryRun] = {}
 
 
 def create_segment(disk: Disk, number: int, salt: bytes, size_bytes: int) -> tuple[Segment, int]:
@@ -103,7 +103,7 @@ class LogIndex:
     def add_entry(self, segment: Segment, shard: int, index: int, term: int, position: int, record_crc: int) -> None:
         run = segment.runs.get(shard)
         if run is None:
-            run = segment.runs[shard] = Run(index)
+            run = segment.runs[shard] = EntryRun(index)
         run.add(position, record_crc)
         self.next_index[shard] = index + 1
         terms = self.terms.setdefault(shard, [])

@@ -11,7 +11,7 @@ SCAN_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(SCAN_BYTES)
 
 
-class Window:
+class FileWindow:
     """A moving view of one open file."""
 
     __slots__ = ("_disk", "_handle", "_read_ahead_bytes", "_start", "_view", "size_bytes")

@@ -24,7 +24,7 @@ JOIN_ALL_BELOW_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RoundPosition:
     """Where a round went."""
 
     segment: Segment
@@ -66,7 +66,7 @@ class RoundWriter:
         spare = self._spare  # the flush thread may take it away meanwhile
         return spare[0].size_bytes if spare else 0
 
-    def write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> Placed:
+    def write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> RoundPosition:
         """Makes a round durable: of each record its header and its payload. DiskFullError: nothing was written.
         Anything else: the log is out of use."""
         self.check()
@@ -84,7 +84,7 @@ class RoundWriter:
                 self._disk.close(opened[1])
         self._active = self._spare = None
 
-    def _write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> Placed:
+    def _write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> RoundPosition:
         repeated: list[bytes] = []
         target = self._active
         if target is None or target[0].end + FRAME_HEADER_BYTES + body_bytes > target[0].size_bytes:
@@ -109,7 +109,7 @@ class RoundWriter:
         if target is not self._active:
             self._activate(target)
         self._prepare_spare(segment)
-        return Placed(segment, offset + FRAME_HEADER_BYTES + sum(map(len, repeated)), record_crcs)
+        return RoundPosition(segment, offset + FRAME_HEADER_BYTES + sum(map(len, repeated)), record_crcs)
 
     def _next_segment(self, needed_bytes: int) -> tuple[Segment, int]:
         """An empty segment with room for this much. DiskFullError leaves everything as it was."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 from holdfast.backup.errors import NOT_TAKEN, BackupError
 from holdfast.backup.manifest import Manifest, ShardCopy, StoredFile
 from holdfast.backup.store import CREATE, PRUNE, Store
-from holdfast.client._backups import CHUNK_BYTES, BackupClient, MapCopy, Point, SourceFile
+from holdfast.client._backups import CHUNK_BYTES, BackupClient, ClusterCopy, Point, SourceFile
 from holdfast.client.errors import HoldfastError, Rejected
 from holdfast.common.service import end_tasks
 
@@ -91,16 +91,16 @@ class _Creation:
         self.fetched_files = 0
 
     async def attempt(self, began_ms: int, progress: Progress) -> Manifest:
-        at = await self._client.read_map()
+        cluster_map = await self._client.read_map()
         copy_id = secrets.randbits(_ID_BITS)
-        shards = range(at.shards)
+        shards = range(cluster_map.shards)
         keeping = asyncio.create_task(self._keep(shards, copy_id))
         try:
             points = await self._take_points(shards, copy_id)
-            at = await self._client.read_map()  # what is set counts from before the copies at the latest
+            cluster_map = await self._client.read_map()  # what is set counts from before the copies at the latest
             files = await self._each(shards, lambda shard: self._client.backup_files(shard, copy_id))
             copies = await self._fetch_all(copy_id, points, files, progress)
-            return await self._state(at, copies, points[0], began_ms)
+            return await self._state(cluster_map, copies, points[0], began_ms)
         except Rejected as error:
             if error.reason == _BACKUP_NOT_FOUND:
                 raise _CopiesLostError(str(error).rstrip(".")) from error
@@ -159,21 +159,23 @@ class _Creation:
         self.fetched_bytes += file.size_bytes
         self.fetched_files += 1
 
-    async def _state(self, at: MapCopy, copies: Sequence[ShardCopy], point: Point, began_ms: int) -> Manifest:
+    async def _state(
+        self, cluster_map: ClusterCopy, copies: Sequence[ShardCopy], point: Point, began_ms: int
+    ) -> Manifest:
         """Writes the manifest, last of all, and only if everything that it names is there."""
-        queues = json.dumps({name: json.loads(record) for name, record in sorted(at.queues.items())}).encode()
+        queues = json.dumps({name: json.loads(record) for name, record in sorted(cluster_map.queues.items())}).encode()
         manifest = Manifest(
             id=self._id,
             began_ms=began_ms,
             finished_ms=int(time.time() * 1000),
-            cluster_id=at.cluster_id,
-            cluster_name=at.name,
-            replication=at.replication,
+            cluster_id=cluster_map.cluster_id,
+            cluster_name=cluster_map.name,
+            replication=cluster_map.replication,
             version=point.version,
             state_format=point.format,
             shards=tuple(copies),
             queues=await asyncio.to_thread(self._store.put_content, "queues.json", queues),
-            queues_count=len(at.queues),
+            queues_count=len(cluster_map.queues),
             key_id=self._store.key_id,
         )
         there = await asyncio.to_thread(self._store.places)

@@ -23,11 +23,11 @@ def prune(store: Store, keep: int, *, dry_run: bool) -> Pruned:
         store.check_nobody(CREATE, "A backup is being made there at the moment")
         ids = store.ids()
         kept, deleted = ids[-keep:], ids[:-keep]
-        needed = {place for each in kept for place in _places(store, store.read(each))}
+        needed = {place for backup_id in kept for place in _places(store, store.read(backup_id))}
         unneeded = sorted(store.places() - needed)
         if not dry_run:
-            for each in deleted:
-                store.delete(each)
+            for backup_id in deleted:
+                store.delete(backup_id)
             store.delete_files(unneeded)
             store.target.sweep()
         return Pruned(tuple(deleted), tuple(kept), len(unneeded))

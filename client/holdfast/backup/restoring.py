@@ -25,7 +25,7 @@ TRIES_SECONDS_MAX = 60.0  # without an answer of a founder
 PAUSE_SECONDS = 0.2
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-Lives = Mapping[int, tuple[int, int]]  # by shard: the incarnation in the backup, and the next one
+Incarnations = Mapping[int, tuple[int, int]]  # by shard: the incarnation in the backup, and the next one
 
 _NOT_ENOUGH_NODES = "NOT_ENOUGH_NODES"
 _LATER = ("NO_RESTORE", "NO_CLUSTER")  # a broker may not have heard of the cluster yet
@@ -35,9 +35,9 @@ _NOT_NOW = (ConnectionFailed, DeadlineExceeded, Overloaded, Unavailable)
 class Reviving(Protocol):
     """The functions of broker/offline/restoring.py that are used here."""
 
-    def revive_state(self, directory: Path, shard: int, lives: Lives) -> Any: ...
+    def revive_state(self, directory: Path, shard: int, incarnations: Incarnations) -> Any: ...
     def restore_data_dir(
-        self, data_dir: Path, node_name: str, states: Mapping[int, Path], lives: Mapping[int, int]
+        self, data_dir: Path, node_name: str, states: Mapping[int, Path], incarnations: Mapping[int, int]
     ) -> None: ...
 
 
@@ -47,16 +47,18 @@ class Restored:
     incarnations: tuple[int, ...]  # of the shards, in order
 
 
-def next_lives(manifest: Manifest, at_least: int | None) -> Lives:
+def next_incarnations(manifest: Manifest, at_least: int | None) -> Incarnations:
     """Each shard's next incarnation: one more than in the backup, or a larger one that was asked for."""
-    lives = {copy.shard: (copy.incarnation, max(copy.incarnation + 1, at_least or 0)) for copy in manifest.shards}
-    if any(after > INCARNATION_MAX for _, after in lives.values()):
+    incarnations = {
+        copy.shard: (copy.incarnation, max(copy.incarnation + 1, at_least or 0)) for copy in manifest.shards
+    }
+    if any(after > INCARNATION_MAX for _, after in incarnations.values()):
         raise BackupError("USAGE", f"Expected incarnations of at most {INCARNATION_MAX}, but there is a larger one.")
-    return lives
+    return incarnations
 
 
 def restore_data_dir(
-    store: Store, manifest: Manifest, reviving: Reviving, data_dir: Path, node_name: str, lives: Lives,
+    store: Store, manifest: Manifest, reviving: Reviving, data_dir: Path, node_name: str, incarnations: Incarnations,
     progress: Progress,
 ) -> Restored:  # fmt: skip
     """Blocks. Of a node alone, or of the first node of a static list; it must not be there yet, or be empty."""
@@ -69,23 +71,23 @@ def restore_data_dir(
             for copy in manifest.shards:
                 states[copy.shard] = scratch / str(copy.shard)
                 fetch_state(store, copy, states[copy.shard], advance)
-                reviving.revive_state(states[copy.shard], copy.shard, lives)
-        after = {shard: life for shard, (_, life) in lives.items()}
-        reviving.restore_data_dir(data_dir, node_name, states, after)
+                reviving.revive_state(states[copy.shard], copy.shard, incarnations)
+        following = {shard: after for shard, (_, after) in incarnations.items()}
+        reviving.restore_data_dir(data_dir, node_name, states, following)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Restored(manifest, tuple(after[shard] for shard in sorted(after)))
+    return Restored(manifest, tuple(following[shard] for shard in sorted(following)))
 
 
 async def restore_cluster(
-    client: BackupClient, store: Store, manifest: Manifest, reviving: Reviving, replication: int, lives: Lives,
-    progress: Progress, wait_s: float,
+    client: BackupClient, store: Store, manifest: Manifest, reviving: Reviving, replication: int,
+    incarnations: Incarnations, progress: Progress, wait_s: float,
 ) -> Restored:  # fmt: skip
     """Of brokers that are registered and have nothing, waiting so long for enough of them. May be repeated: shards that
     are founded stay as they are."""
     queues = await asyncio.to_thread(read_queues, store, manifest)
-    incarnations = [lives[shard][1] for shard in sorted(lives)]
-    founders = await _founders(client, manifest.id, replication, incarnations, wait_s)
+    numbers = [incarnations[shard][1] for shard in sorted(incarnations)]
+    founders = await _founders(client, manifest.id, replication, numbers, wait_s)
     await client.restore_queues(manifest.id, queues)  # before anybody serves: a queue that was paused stays so
     with progress("Restoring", manifest.size_bytes) as advance:
         for copy, founder in zip(manifest.shards, founders, strict=True):
@@ -94,10 +96,10 @@ async def restore_cluster(
                 with tempfile.TemporaryDirectory(prefix="holdfast-restore-") as scratch:
                     directory = Path(scratch) / "state"
                     await asyncio.to_thread(fetch_state, store, copy, directory, lambda _bytes: None)
-                    revived = await asyncio.to_thread(reviving.revive_state, directory, copy.shard, lives)
+                    revived = await asyncio.to_thread(reviving.revive_state, directory, copy.shard, incarnations)
                     await _Bringing(client, manifest.id, founder, directory, revived).run()
             advance(size_bytes)
-    return Restored(manifest, tuple(incarnations))
+    return Restored(manifest, tuple(numbers))
 
 
 async def _founders(

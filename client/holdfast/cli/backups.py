@@ -14,7 +14,7 @@ from holdfast.backup.encryption import read_key
 from holdfast.backup.errors import BackupError
 from holdfast.backup.manifest import Manifest
 from holdfast.backup.pruning import Pruned
-from holdfast.backup.restoring import Lives, Progress, Restored
+from holdfast.backup.restoring import Incarnations, Progress, Restored
 from holdfast.backup.store import Store
 from holdfast.backup.targets import open_target
 from holdfast.cli import calls
@@ -84,17 +84,17 @@ def verify(
 
 
 def restore_data_dir(
-    store: Store, manifest: Manifest, data_dir: Path, node_name: str, lives: Lives, progress: Progress
+    store: Store, manifest: Manifest, data_dir: Path, node_name: str, incarnations: Incarnations, progress: Progress
 ) -> Restored:  # fmt: skip
     reviving = _load("holdfast backup restore")
     with reported(reviving):
         reviving.check_format(manifest.state_format)
         restoring.check_alone(manifest)
-        return restoring.restore_data_dir(store, manifest, reviving, data_dir, node_name, lives, progress)
+        return restoring.restore_data_dir(store, manifest, reviving, data_dir, node_name, incarnations, progress)
 
 
 def restore_cluster(
-    address: str, timeout_s: float, store: Store, manifest: Manifest, replication: int, lives: Lives,
+    address: str, timeout_s: float, store: Store, manifest: Manifest, replication: int, incarnations: Incarnations,
     progress: Progress, wait_s: float,
 ) -> Restored:  # fmt: skip
     reviving = _load("holdfast backup restore")
@@ -104,7 +104,7 @@ def restore_cluster(
             address,
             timeout_s,
             lambda client: restoring.restore_cluster(
-                client, store, manifest, reviving, replication, lives, progress, wait_s
+                client, store, manifest, reviving, replication, incarnations, progress, wait_s
             ),
         )  # fmt: skip
 
@@ -118,7 +118,7 @@ def recover_shard(data_dir: Path, shard: int, *, dry_run: bool) -> Any:
     """What the shard was made of, or would be (broker/offline/restoring.py)."""
     reviving = _load("holdfast shard recover")
     with reported(reviving):
-        return (reviving.look_at_replica if dry_run else reviving.recover_from_replica)(data_dir, shard)
+        return (reviving.read_replica if dry_run else reviving.recover_from_replica)(data_dir, shard)
 
 
 @contextmanager

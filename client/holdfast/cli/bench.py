@@ -34,7 +34,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What is asked for."""
 
     tasks: int
@@ -72,7 +72,7 @@ class BenchFailed(Exception):  # noqa: N818 - as CommandFailed
         self.left_behind = left_behind
 
 
-def run(address: str, timeout_s: float, plan: Plan, advance: Advance) -> BenchResult:
+def run(address: str, timeout_s: float, plan: BenchPlan, advance: Advance) -> BenchResult:
     """Raises `KeyboardInterrupt` if it was interrupted twice, and so could not clean up."""
     try:
         return calls.run_async(lambda: _Bench(address, timeout_s, plan, advance).run())
@@ -83,7 +83,7 @@ def run(address: str, timeout_s: float, plan: Plan, advance: Advance) -> BenchRe
 class _Bench:
     """One run. All counts belong to the event loop."""
 
-    def __init__(self, address: str, timeout_s: float, plan: Plan, advance: Advance) -> None:
+    def __init__(self, address: str, timeout_s: float, plan: BenchPlan, advance: Advance) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._plan = plan
@@ -152,8 +152,8 @@ class _Bench:
             self._producing = False
             self._note_progress()
             await self._until_done()
-            for each in consuming:
-                each.cancel()
+            for consumer in consuming:
+                consumer.cancel()
 
     async def _produce(self, starts: Iterator[int]) -> None:
         plan = self._plan
@@ -272,8 +272,8 @@ class _Samples:
         self._count += 1
         if len(self._values) < _SAMPLES_MAX:
             self._values.append(value)
-        elif (at := random.randrange(self._count)) < _SAMPLES_MAX:
-            self._values[at] = value
+        elif (index := random.randrange(self._count)) < _SAMPLES_MAX:
+            self._values[index] = value
 
     def quantile(self, share: float) -> float:
         if not self._values:

@@ -77,12 +77,12 @@ def queue_stats(address: str, timeout_s: float, queues: Sequence[str]) -> list[Q
 
     async def question(client: AsyncClient) -> list[QueueStats | Rejected]:
         if queues:
-            return [each for batch in batches(queues, _STATS_MAX) for each in await client.queue_stats_many(batch)]
+            return [stats for batch in batches(queues, _STATS_MAX) for stats in await client.queue_stats_many(batch)]
         listed, _ = await all_queues(client)
         if not listed or len(listed) > _STATS_MAX:
             return list(listed)
-        answers = await client.queue_stats_many([each.queue for each in listed])
-        return [each for each in answers if isinstance(each, QueueStats)]
+        answers = await client.queue_stats_many([summary.queue for summary in listed])
+        return [answer for answer in answers if isinstance(answer, QueueStats)]
 
     return ask(address, timeout_s, question)
 
@@ -94,14 +94,14 @@ def waiting_tasks(address: str, timeout_s: float, queue: str) -> int:
 
 
 @dataclass(slots=True)
-class Purge:
+class PurgeProgress:
     """How far it got; filled in as it goes, so that it is right also when it ends early."""
 
     tasks: int = 0
 
 
 def purge_queue(
-    address: str, timeout_s: float, queue: str, purge: Purge, advance: Callable[[int], None], *, dry_run: bool
+    address: str, timeout_s: float, queue: str, purge: PurgeProgress, advance: Callable[[int], None], *, dry_run: bool
 ) -> None:
     """`advance` hears how many each page had."""
 
@@ -173,7 +173,7 @@ def queue_names(address: str, beginning: str) -> list[str]:
     """For completion: quick, and silent about everything that goes wrong."""
     try:
         queues, _ = list_queues(address, _COMPLETION_TIMEOUT_S)
-        return [each.queue for each in queues if each.queue.startswith(beginning)]
+        return [summary.queue for summary in queues if summary.queue.startswith(beginning)]
     except HoldfastError:
         return []
 
@@ -202,14 +202,14 @@ def wait_task(address: str, timeout_s: float, task_id: str, limit_s: float | Non
 
 def cancel(address: str, timeout_s: float, task_ids: Sequence[str]) -> list[Cancelled | Rejected]:
     async def question(client: AsyncClient) -> list[Cancelled | Rejected]:
-        return [each for batch in batches(task_ids, BATCH_ITEMS_MAX) for each in await client.cancel_many(batch)]
+        return [outcome for batch in batches(task_ids, BATCH_ITEMS_MAX) for outcome in await client.cancel_many(batch)]
 
     return ask(address, timeout_s, question)
 
 
 def update(address: str, timeout_s: float, updates: Sequence[TaskUpdate]) -> list[Updated | Rejected]:
     async def question(client: AsyncClient) -> list[Updated | Rejected]:
-        return [each for batch in batches(updates, BATCH_ITEMS_MAX) for each in await client.update_tasks(batch)]
+        return [outcome for batch in batches(updates, BATCH_ITEMS_MAX) for outcome in await client.update_tasks(batch)]
 
     return ask(address, timeout_s, question)
 
@@ -283,8 +283,10 @@ def nobody(reports: Sequence[NodeReport]) -> HoldfastError:
     errors = [(report.address, report.error) for report in reports if report.error is not None]
     if len(errors) == 1:
         return errors[0][1]
-    causes = [f"{at}: {error.cause if isinstance(error, ConnectionFailed) else error}" for at, error in errors]
-    return ConnectionFailed(", ".join(at for at, _ in errors), "; ".join(causes))
+    causes = [
+        f"{address}: {error.cause if isinstance(error, ConnectionFailed) else error}" for address, error in errors
+    ]
+    return ConnectionFailed(", ".join(address for address, _ in errors), "; ".join(causes))
 
 
 def shards_of(reports: Sequence[NodeReport]) -> list[int]:
@@ -336,7 +338,7 @@ def is_cluster(address: str) -> bool:
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[at : at + size] for at in range(0, len(items), size))
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def ask(address: str, timeout_s: float, question: Callable[[AsyncClient], Awaitable[T]], *, retry: bool = False) -> T:

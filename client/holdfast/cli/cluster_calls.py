@@ -147,11 +147,11 @@ def _is_for_routers(error: HoldfastError) -> bool:
 def depth_of(stats: Sequence[QueueStats], missing: Sequence[int] = ()) -> Depth:
     return Depth(
         queues=len(stats),
-        ready=sum(each.ready for each in stats),
-        claimed=sum(each.claimed for each in stats),
-        delayed=sum(each.delayed for each in stats),
-        retrying=sum(each.retrying for each in stats),
-        dead=sum(each.dead for each in stats),
+        ready=sum(queue.ready for queue in stats),
+        claimed=sum(queue.claimed for queue in stats),
+        delayed=sum(queue.delayed for queue in stats),
+        retrying=sum(queue.retrying for queue in stats),
+        dead=sum(queue.dead for queue in stats),
         missing_shards=tuple(missing),
     )
 

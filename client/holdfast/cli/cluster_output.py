@@ -159,7 +159,7 @@ def rebalancing_lines(rebalancing: Rebalancing) -> list[str]:
 
 def plan_parts(plan: Plan) -> list[Shown]:
     """A plan before it is carried out."""
-    rows = [(str(at), *_step_cells(step), step.why, _size(step)) for at, step in enumerate(plan.steps, start=1)]
+    rows = [(str(number), *_step_cells(step), step.why, _size(step)) for number, step in enumerate(plan.steps, start=1)]
     parts: list[Shown] = [output.table(("step", "shard", "what", "from", "to", "why", "data"), rows, left=6)]
     return [*parts, output.text(plan_summary(plan))]
 
@@ -196,11 +196,11 @@ def _size(step: PlanStep) -> str:
 def progress_parts(plan: Plan, note: str = "") -> list[Shown]:
     """A plan while it is carried out: what is under way first, then what waits."""
     done = tally(plan)
-    numbered = [(at, step) for at, step in enumerate(plan.steps, start=1) if not step.state.is_final]
-    numbered.sort(key=lambda each: (each[1].state in (StepState.WAITING, StepState.UNKNOWN), each[0]))
+    numbered = [(number, step) for number, step in enumerate(plan.steps, start=1) if not step.state.is_final]
+    numbered.sort(key=lambda row: (row[1].state in (StepState.WAITING, StepState.UNKNOWN), row[0]))
     rows = [
-        (str(at), *_step_cells(step), _STATE_WORDS[step.state], step.detail or "-", _lag(step), _size(step))
-        for at, step in numbered[:STEPS_SHOWN_MAX]
+        (str(number), *_step_cells(step), _STATE_WORDS[step.state], step.detail or "-", _lag(step), _size(step))
+        for number, step in numbered[:STEPS_SHOWN_MAX]
     ]
     head = f"Plan {plan.id}: {done.done} of {done.steps} steps done"
     head += f", {done.overtaken} overtaken" if done.overtaken else ""
@@ -290,16 +290,16 @@ class ChangeLines:
 
     def of(self, plan: Plan, note: str) -> list[str]:
         lines = []
-        for at, step in enumerate(plan.steps, start=1):
-            if step.state is not self._states.get(at) and step.state not in (StepState.WAITING, StepState.UNKNOWN):
-                lines.append(f"step {at} of {len(plan.steps)}: {step_words(step)}: {_STATE_WORDS[step.state]}")
-            self._states[at] = step.state
+        for number, step in enumerate(plan.steps, start=1):
+            if step.state is not self._states.get(number) and step.state not in (StepState.WAITING, StepState.UNKNOWN):
+                lines.append(f"step {number} of {len(plan.steps)}: {step_words(step)}: {_STATE_WORDS[step.state]}")
+            self._states[number] = step.state
             # That another step has its turn first is how it should be; whatever else a step waits for is told.
             is_usual = step.state is not StepState.WAITING or step.detail.endswith(_USUAL_WAITS)
             detail = "" if is_usual else step.detail
-            if detail and detail != self._details.get(at):
-                lines.append(f"step {at} of {len(plan.steps)}: {step_words(step)}: waits: {detail}")
-            self._details[at] = detail
+            if detail and detail != self._details.get(number):
+                lines.append(f"step {number} of {len(plan.steps)}: {step_words(step)}: waits: {detail}")
+            self._details[number] = detail
         if note and note != self._note:
             lines.append(f"waiting: {note}")
         self._note = note

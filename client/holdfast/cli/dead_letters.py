@@ -28,7 +28,7 @@ class Verb(Enum):
 
 
 @dataclass(slots=True)
-class Tally:
+class LetterTally:
     """How far it got; filled in as it goes, so that it is right also when it ends early."""
 
     done: int = 0
@@ -47,7 +47,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class LetterAction:
     """What is to be done with letters, and what is written down about it."""
 
     verb: Verb
@@ -60,7 +60,7 @@ def count(address: str, timeout_s: float, queue: str) -> int:
     return calls.ask(address, timeout_s, lambda client: client.queue_stats(queue)).dead
 
 
-def act_on(address: str, timeout_s: float, action: Action, task_ids: Sequence[str], report: Tally) -> None:
+def act_on(address: str, timeout_s: float, action: LetterAction, task_ids: Sequence[str], report: LetterTally) -> None:
     """Named letters. Raises if the first call already fails."""
 
     async def act(client: AsyncClient) -> None:
@@ -76,10 +76,10 @@ def act_on(address: str, timeout_s: float, action: Action, task_ids: Sequence[st
     calls.ask(address, timeout_s, act)
 
 
-def look_at(address: str, timeout_s: float, task_ids: Sequence[str], report: Tally) -> None:
+def check_dead_letters(address: str, timeout_s: float, task_ids: Sequence[str], report: LetterTally) -> None:
     """Counts as done those that are dead letters, and changes nothing."""
 
-    async def look(client: AsyncClient) -> None:
+    async def check(client: AsyncClient) -> None:
         for task_id in task_ids:
             try:
                 await client.get_dead_letter(task_id)
@@ -88,7 +88,7 @@ def look_at(address: str, timeout_s: float, task_ids: Sequence[str], report: Tal
             else:
                 report.count(task_id, None)
 
-    calls.ask(address, timeout_s, look)
+    calls.ask(address, timeout_s, check)
 
 
 def find(
@@ -105,15 +105,15 @@ def found_count(packed: bytes) -> int:
 
 
 def act_on_found(
-    address: str, timeout_s: float, action: Action, packed: bytes, report: Tally, advance: Advance
+    address: str, timeout_s: float, action: LetterAction, packed: bytes, report: LetterTally, advance: Advance
 ) -> None:
     """What `find` has found; `advance` hears of each when it is done."""
 
     async def act(client: AsyncClient) -> None:
         try:
             size = calls.BATCH_ITEMS_MAX * _ID_BYTES
-            for at in range(0, len(packed), size):
-                batch = _unpack(packed[at : at + size])
+            for start in range(0, len(packed), size):
+                batch = _unpack(packed[start : start + size])
                 await _act_on_batch(client, action, batch, report)
                 advance(len(batch))
         except HoldfastError as error:
@@ -122,7 +122,9 @@ def act_on_found(
     calls.ask(address, timeout_s, act, retry=True)
 
 
-async def _act_on_batch(client: AsyncClient, action: Action, task_ids: Sequence[str], report: Tally) -> None:
+async def _act_on_batch(
+    client: AsyncClient, action: LetterAction, task_ids: Sequence[str], report: LetterTally
+) -> None:
     report.unknown = len(task_ids)  # until the answer is here
     try:
         if action.verb is Verb.RETRY:
@@ -157,5 +159,5 @@ async def _ids(
 
 
 def _unpack(packed: bytes | bytearray) -> list[str]:
-    parts = (packed[at : at + _ID_BYTES] for at in range(0, len(packed), _ID_BYTES))
+    parts = (packed[start : start + _ID_BYTES] for start in range(0, len(packed), _ID_BYTES))
     return [str(uuid.UUID(bytes=bytes(part))) for part in parts]

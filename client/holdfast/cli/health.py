@@ -50,13 +50,13 @@ class _Answers:
     replicas: Mapping[str, ReplicaInfo]  # what they say of their replica, if they have one
 
 
-def _view(shard: ClusterShard, told: _Answers) -> ShardView:
+def _view(shard: ClusterShard, answers: _Answers) -> ShardView:
     learners = tuple(map(name_of, shard.learners))
     # Who has lost its data learns under a new id before its old one goes: it is no voter that could be counted on.
     voters = tuple(name for name in map(name_of, shard.voters) if name not in learners)
-    leader, epoch = _leader(shard, told)
-    missing = [words for identity in shard.voters if (words := _why_missing(identity, told))]
-    lags = [told.replicas[name].lag for name in voters if name in told.replicas]
+    leader, epoch = _leader(shard, answers)
+    missing = [words for identity in shard.voters if (words := _why_missing(identity, answers))]
+    lags = [answers.replicas[name].lag for name in voters if name in answers.replicas]
     return ShardView(
         shard=shard.shard,
         leader=leader,
@@ -67,19 +67,19 @@ def _view(shard: ClusterShard, told: _Answers) -> ShardView:
         leaving=tuple(map(name_of, shard.leaving)),
         lag=max(lags) if lags and not missing else None,
         change=_change(shard, voters, learners),
-        problem=_problem(shard, leader, missing, told),
+        problem=_problem(shard, leader, missing, answers),
     )
 
 
-def _leader(shard: ClusterShard, told: _Answers) -> tuple[str, int]:
+def _leader(shard: ClusterShard, answers: _Answers) -> tuple[str, int]:
     """Who says that it leads; otherwise the map's hint, if that node is there, and others who answer follow it."""
-    leading = [(replica.term, name) for name, replica in told.replicas.items() if replica.role is ReplicaRole.LEADER]
+    leading = [(replica.term, name) for name, replica in answers.replicas.items() if replica.role is ReplicaRole.LEADER]
     if leading:
         term, name = max(leading)
         return name, max(term, shard.epoch) if name == shard.leader else term
-    if shard.leader not in told.alive or shard.leader in told.node_ids:
+    if shard.leader not in answers.alive or shard.leader in answers.node_ids:
         return "", 0
-    if told.node_ids and not any(replica.leader == shard.leader for replica in told.replicas.values()):
+    if answers.node_ids and not any(replica.leader == shard.leader for replica in answers.replicas.values()):
         return "", 0
     return shard.leader, shard.epoch
 
@@ -89,26 +89,26 @@ def _change(shard: ClusterShard, voters: Sequence[str], learners: Sequence[str])
     parts = [f"{name} learns" for name in learners]
     parts += [f"{name} is to come" for name in shard.replicas if name not in voters and name not in learners]
     parts += [f"{name} is to go" for name in voters if name not in desired]
-    parts += [f"{name_of(each)} has to delete it" for each in shard.leaving]
+    parts += [f"{name_of(replica)} has to delete it" for replica in shard.leaving]
     return ", ".join(parts) if shard.voters else ""
 
 
-def _why_missing(identity: str, told: _Answers) -> str:
+def _why_missing(identity: str, answers: _Answers) -> str:
     """Why this voter cannot be counted on, in a few words; empty if it can."""
     name, _, node_id = identity.partition("/")
-    if name not in told.node_ids:
-        if name not in told.alive:
+    if name not in answers.node_ids:
+        if name not in answers.alive:
             return f"{name} is gone"
-        return f"{name} does not answer" if told.node_ids else ""
-    if told.node_ids[name] != node_id:
+        return f"{name} does not answer" if answers.node_ids else ""
+    if answers.node_ids[name] != node_id:
         return f"{name} has lost its data and is being rebuilt"
-    replica = told.replicas.get(name)
+    replica = answers.replicas.get(name)
     if replica is None or replica.role is ReplicaRole.BLANK:
         return f"{name} has no copy yet"
     return "" if replica.role in _VOTING else f"{name} does not vote yet"
 
 
-def _problem(shard: ClusterShard, leader: str, missing: Sequence[str], told: _Answers) -> str:
+def _problem(shard: ClusterShard, leader: str, missing: Sequence[str], answers: _Answers) -> str:
     if not shard.voters:
         return "it has not begun yet: its nodes have not all been there"
     count = len(shard.voters)
@@ -118,7 +118,7 @@ def _problem(shard: ClusterShard, leader: str, missing: Sequence[str], told: _An
     if count < len(shard.replicas):  # a move adds before it removes: one was lost, and its successor does not vote yet
         problems.append(f"only {count} of {len(shard.replicas)} voters")
     problems += [
-        f"{name} does not serve: {replica.problem}" for name, replica in told.replicas.items() if replica.problem
+        f"{name} does not serve: {replica.problem}" for name, replica in answers.replicas.items() if replica.problem
     ]
     return "; ".join(problems)
 

@@ -106,8 +106,8 @@ def print_accepted(accepted: Accepted, task: NewTask) -> None:
 
 
 def print_updated(updated: Mapping[str, Updated]) -> None:
-    for task_id, each in updated.items():
-        print(f"Task {task_id} is changed: it is {each.state}.")
+    for task_id, outcome in updated.items():
+        print(f"Task {task_id} is changed: it is {outcome.state}.")
 
 
 def print_task(info: TaskInfo) -> None:
@@ -135,8 +135,8 @@ def print_waited(info: TaskInfo) -> None:
 
 
 def print_cancelled(cancelled: Mapping[str, Cancelled]) -> None:
-    for task_id, each in cancelled.items():
-        if each.state is TaskState.CANCELLED:
+    for task_id, outcome in cancelled.items():
+        if outcome.state is TaskState.CANCELLED:
             print(f"Task {task_id} is cancelled.")
         else:
             print(f"Task {task_id} is running: its worker will be told to stop.")
@@ -187,20 +187,24 @@ def _replica_cells(node: str, replica: ReplicaInfo) -> tuple[str, ...]:
 
 def print_hashes(hashes: Sequence[ShardHash]) -> None:
     rows = [
-        (str(each.shard), f"{each.index:,}", replica.node, _hash_cell(replica))
-        for each in hashes
-        for replica in each.replicas
+        (str(of_shard.shard), f"{of_shard.index:,}", replica.node, _hash_cell(replica))
+        for of_shard in hashes
+        for replica in of_shard.replicas
     ]
     _print_table(("shard", "index", "node", "state hash"), rows, left=4)
-    for each in hashes:
-        if each.different:
+    for shard_hash in hashes:
+        if shard_hash.different:
             verdict = "the replicas are DIFFERENT"
-        elif not each.complete:
-            reported = sum(replica.state_hash is not None for replica in each.replicas)
-            verdict = f"{reported} of {len(each.replicas)} replicas have told, and those are equal"
+        elif not shard_hash.complete:
+            reported = sum(replica.state_hash is not None for replica in shard_hash.replicas)
+            verdict = f"{reported} of {len(shard_hash.replicas)} replicas have told, and those are equal"
         else:
-            verdict = f"all {len(each.replicas)} replicas are equal" if len(each.replicas) > 1 else "there is 1 replica"
-        print_line(f"Shard {each.shard}: {verdict} at index {each.index:,}.")
+            verdict = (
+                f"all {len(shard_hash.replicas)} replicas are equal"
+                if len(shard_hash.replicas) > 1
+                else "there is 1 replica"
+            )
+        print_line(f"Shard {shard_hash.shard}: {verdict} at index {shard_hash.index:,}.")
 
 
 def _hash_cell(replica: ReplicaHash) -> str:
@@ -360,8 +364,8 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool 
     if sum(widths) + _COLUMN_GAP * (len(widths) - 1) > console.width:
         return Group(*(_wrapped_row(names, row, console.width) for row in shown))
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for at, name in enumerate(names):
-        grid.add_column(name, justify="right" if numbers and at >= left else "left", no_wrap=True)
+    for index, name in enumerate(names):
+        grid.add_column(name, justify="right" if numbers and index >= left else "left", no_wrap=True)
     for row in shown:
         grid.add_row(*row)
     return grid

@@ -34,7 +34,7 @@ Show = Callable[[Plan, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class StepTally:
     """How many steps are how far."""
 
     steps: int
@@ -46,9 +46,9 @@ class Tally:
         return self.steps - self.done - self.overtaken
 
 
-def tally(plan: Plan) -> Tally:
+def tally(plan: Plan) -> StepTally:
     states = [step.state for step in plan.steps]
-    return Tally(len(states), states.count(StepState.DONE), states.count(StepState.OVERTAKEN))
+    return StepTally(len(states), states.count(StepState.DONE), states.count(StepState.OVERTAKEN))
 
 
 def follow(address: str, timeout_s: float, plan: Plan, show: Show) -> Plan:

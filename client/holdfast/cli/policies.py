@@ -54,7 +54,7 @@ def _shown_each(value: object) -> str:
 
 def _shown_tenants(value: object) -> str:
     tenants = value if isinstance(value, Sequence) else ()
-    return "\n".join(shown_tenant(each) for each in tenants if isinstance(each, TenantPolicy))
+    return "\n".join(shown_tenant(policy) for policy in tenants if isinstance(policy, TenantPolicy))
 
 
 def _duration(field: str, option: str, help_text: str, low: str, high: str, default: str = CONFIGURED) -> Setting:

@@ -13,29 +13,29 @@ _QUANTILES = (0.5, 0.95, 0.99)
 
 
 def print_queues(stats: Sequence[QueueStats]) -> None:
-    rows = [(marked_name(each), *_state_cells(each)) for each in stats]
+    rows = [(marked_name(queue), *_state_cells(queue)) for queue in stats]
     output.show([output.table(("queue", *_STATES, "oldest"), rows)])
 
 
 def stats_parts(stats: Sequence[QueueStats]) -> list[Shown]:
     """One screen: what there is now, how much comes and goes, how long it takes, what has happened so far."""
-    now = [(each.queue, *_state_cells(each), f"{each.waiting_reserves:,}") for each in stats]
+    now = [(queue.queue, *_state_cells(queue), f"{queue.waiting_reserves:,}") for queue in stats]
     parts = [output.table(("queue", *_STATES, "oldest", "waiting"), now), output.text("")]
     rates = [
-        (each.queue, *map(shown_rate, (each.enqueued_per_second, each.claimed_per_second)),
-         *map(shown_rate, (each.succeeded_per_second, each.failed_per_second)))
-        for each in stats
+        (queue.queue, *map(shown_rate, (queue.enqueued_per_second, queue.claimed_per_second)),
+         *map(shown_rate, (queue.succeeded_per_second, queue.failed_per_second)))
+        for queue in stats
     ]  # fmt: skip
     parts += [output.table(("per second", "enqueued", "claimed", "succeeded", "failed"), rates), output.text("")]
     parts += _latency_parts(stats)
     names = ("total of", "enqueued", "claimed", "succeeded", "failed", "expired", "cancelled", "dead")
-    parts.append(output.table(names, [_total_cells(each) for each in stats]))
+    parts.append(output.table(names, [_total_cells(queue) for queue in stats]))
     return parts + _mark_parts(stats)
 
 
 def _latency_parts(stats: Sequence[QueueStats]) -> list[Shown]:
     """The types that were claimed most often, in the order of the queues."""
-    found = [(each.queue, latency) for each in stats for latency in each.latencies if latency.ready_to_claim.count]
+    found = [(queue.queue, latency) for queue in stats for latency in queue.latencies if latency.ready_to_claim.count]
     if not found:
         return []
     most = sorted((latency.ready_to_claim.count for _, latency in found), reverse=True)
@@ -58,31 +58,31 @@ def _quantiles(histogram: Histogram) -> list[str]:
 
 def _mark_parts(stats: Sequence[QueueStats]) -> list[Shown]:
     parts = []
-    for each in stats:
-        if each.paused:
-            words = f"Queue {each.queue} is paused: `holdfast queue resume {each.queue}` lets its tasks out."
+    for queue in stats:
+        if queue.paused:
+            words = f"Queue {queue.queue} is paused: `holdfast queue resume {queue.queue}` lets its tasks out."
             parts.append(output.text(words, "yellow"))
-        if each.dead_alert:
-            letters = "dead letter" if each.dead == 1 else "dead letters"
-            words = f"Queue {each.queue} has {each.dead:,} {letters}, an alert: `holdfast dlq ls {each.queue}`."
+        if queue.dead_alert:
+            letters = "dead letter" if queue.dead == 1 else "dead letters"
+            words = f"Queue {queue.queue} has {queue.dead:,} {letters}, an alert: `holdfast dlq ls {queue.queue}`."
             parts.append(output.text(words, "bold red"))
     return parts
 
 
-def marked_name(each: QueueStats) -> str:
-    marks = ", ".join(mark for mark, is_on in (("paused", each.paused), ("ALERT", each.dead_alert)) if is_on)
-    return f"{each.queue} ({marks})" if marks else each.queue
+def marked_name(queue: QueueStats) -> str:
+    marks = ", ".join(mark for mark, is_on in (("paused", queue.paused), ("ALERT", queue.dead_alert)) if is_on)
+    return f"{queue.queue} ({marks})" if marks else queue.queue
 
 
-def _state_cells(each: QueueStats) -> tuple[str, ...]:
-    counts = (each.ready, each.claimed, each.delayed, each.retrying, each.dead)
-    return (*(f"{n:,}" for n in counts), shown_duration(each.oldest_ready_age_ms))
+def _state_cells(queue: QueueStats) -> tuple[str, ...]:
+    counts = (queue.ready, queue.claimed, queue.delayed, queue.retrying, queue.dead)
+    return (*(f"{n:,}" for n in counts), shown_duration(queue.oldest_ready_age_ms))
 
 
-def _total_cells(each: QueueStats) -> tuple[str, ...]:
-    sums = (each.enqueued_total, each.claimed_total, each.succeeded_total, each.failed_total)
-    more = (each.expired_total, each.cancelled_total, each.dead_total)
-    return (each.queue, *(f"{n:,}" for n in (*sums, *more)))
+def _total_cells(queue: QueueStats) -> tuple[str, ...]:
+    sums = (queue.enqueued_total, queue.claimed_total, queue.succeeded_total, queue.failed_total)
+    more = (queue.expired_total, queue.cancelled_total, queue.dead_total)
+    return (queue.queue, *(f"{n:,}" for n in (*sums, *more)))
 
 
 def shown_rate(per_second: float) -> str:
@@ -162,15 +162,15 @@ def print_claims(claims: Sequence[TaskInfo], now_ms: int) -> None:
 def print_discards(discards: Sequence[Discard]) -> None:
     rows = [
         (
-            each.task_id,
-            each.queue,
-            each.type or "-",
-            shown_instant(each.discarded_at_ms).rpartition(".")[0],
-            each.by or "-",
-            each.note or "-",
-            each.dead_reason,
+            discard.task_id,
+            discard.queue,
+            discard.type or "-",
+            shown_instant(discard.discarded_at_ms).rpartition(".")[0],
+            discard.by or "-",
+            discard.note or "-",
+            discard.dead_reason,
         )
-        for each in discards
+        for discard in discards
     ]
     names = ("task", "queue", "type", "discarded", "by", "note", "had died of")
     output.show([output.table(names, rows, numbers=False)])

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from holdfast.cli.dead_letters import Tally
+from holdfast.cli.dead_letters import LetterTally
 from holdfast.cli.options import word
 from holdfast.cli.problems import Problem, problem_of
 from holdfast.client import (
@@ -49,7 +49,7 @@ def triggered_json(accepted: Accepted) -> dict[str, object]:
 
 
 def stats_json(stats: Sequence[QueueStats]) -> dict[str, object]:
-    return {"queues": [_queue_json(each) for each in stats]}
+    return {"queues": [_queue_json(queue) for queue in stats]}
 
 
 def _queue_json(stats: QueueStats) -> dict[str, object]:
@@ -79,7 +79,7 @@ def workers_json(workers: Sequence[WorkerInfo], *, more: bool) -> dict[str, obje
 
 
 def discards_json(queue: str | None, discards: Sequence[Discard], *, more: bool) -> dict[str, object]:
-    return {"queue": queue, "discards": [asdict(each) for each in discards], "more": more}
+    return {"queue": queue, "discards": [asdict(discard) for discard in discards], "more": more}
 
 
 def task_json(info: TaskInfo) -> dict[str, object]:
@@ -166,14 +166,14 @@ def waited_json(info: TaskInfo, accepted: Accepted | None = None, task: NewTask 
 def cancelled_json(cancelled: Mapping[str, Cancelled]) -> dict[str, object]:
     return {
         "tasks": [
-            {"task_id": task_id, "state": str(each.state), "cancelled": each.state is TaskState.CANCELLED}
-            for task_id, each in cancelled.items()
+            {"task_id": task_id, "state": str(outcome.state), "cancelled": outcome.state is TaskState.CANCELLED}
+            for task_id, outcome in cancelled.items()
         ]
     }
 
 
 def updated_json(updated: Mapping[str, Updated]) -> dict[str, object]:
-    return {"tasks": [{"task_id": task_id, "state": str(each.state)} for task_id, each in updated.items()]}
+    return {"tasks": [{"task_id": task_id, "state": str(outcome.state)} for task_id, outcome in updated.items()]}
 
 
 def tasks_json(queue: str | None, tasks: Sequence[TaskInfo], next_token: str) -> dict[str, object]:
@@ -208,7 +208,9 @@ def dead_letters_json(queue: str, letters: Sequence[TaskInfo], *, more: bool) ->
     return {"queue": queue, "dead_letters": listed, "more": more}
 
 
-def dead_letter_report_json(done_word: str, queue: str | None, report: Tally, *, dry_run: bool) -> dict[str, object]:
+def dead_letter_report_json(
+    done_word: str, queue: str | None, report: LetterTally, *, dry_run: bool
+) -> dict[str, object]:
     """`done_word` is the key of the count: retried or discarded. In a dry run it is 0, and there is how many were
     found."""
     more: dict[str, object] = {"dry_run": True, "found": report.done} if dry_run else {}
@@ -246,16 +248,16 @@ def _node_json(report: NodeReport) -> dict[str, object]:
 
 
 def hashes_json(hashes: Sequence[ShardHash]) -> dict[str, object]:
-    return {"shards": [_hash_json(each) for each in hashes]}
+    return {"shards": [_hash_json(shard_hash) for shard_hash in hashes]}
 
 
-def _hash_json(each: ShardHash) -> dict[str, object]:
+def _hash_json(shard_hash: ShardHash) -> dict[str, object]:
     return {
-        "shard": each.shard,
-        "index": each.index,
-        "equal": each.complete and not each.different,
-        "complete": each.complete,
-        "different": each.different,
+        "shard": shard_hash.shard,
+        "index": shard_hash.index,
+        "equal": shard_hash.complete and not shard_hash.different,
+        "complete": shard_hash.complete,
+        "different": shard_hash.different,
         "replicas": [
             {
                 "node": replica.node,
@@ -264,7 +266,7 @@ def _hash_json(each: ShardHash) -> dict[str, object]:
                 "applied_index": replica.applied_index or None,
                 "error": str(replica.error) if replica.error else None,
             }
-            for replica in each.replicas
+            for replica in shard_hash.replicas
         ],
     }
 

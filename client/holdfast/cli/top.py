@@ -15,10 +15,10 @@ _RATES = ("enqueued_per_second", "claimed_per_second", "succeeded_per_second", "
 
 # By what queues can be sorted, the largest first.
 SORTS: dict[str, Callable[[QueueStats], float]] = {
-    "busy": lambda each: each.ready + each.claimed,
-    "oldest": lambda each: max(each.oldest_ready_age_ms, each.oldest_claim_age_ms),
-    "rate": lambda each: each.succeeded_per_second,
-    "dead": lambda each: each.dead,
+    "busy": lambda queue: queue.ready + queue.claimed,
+    "oldest": lambda queue: max(queue.oldest_ready_age_ms, queue.oldest_claim_age_ms),
+    "rate": lambda queue: queue.succeeded_per_second,
+    "dead": lambda queue: queue.dead,
     "name": lambda _: 0,
 }
 
@@ -36,15 +36,15 @@ class TopView:
 
     @property
     def totals(self) -> dict[str, float]:
-        return {name: sum(getattr(each, name) for each in self.queues) for name in (*_COUNTED, *_RATES)}
+        return {name: sum(getattr(queue, name) for queue in self.queues) for name in (*_COUNTED, *_RATES)}
 
     @property
     def oldest_ready_age_ms(self) -> int:
-        return max((each.oldest_ready_age_ms for each in self.queues), default=0)
+        return max((queue.oldest_ready_age_ms for queue in self.queues), default=0)
 
     @property
     def oldest_claim_age_ms(self) -> int:
-        return max((each.oldest_claim_age_ms for each in self.queues), default=0)
+        return max((queue.oldest_claim_age_ms for queue in self.queues), default=0)
 
     @property
     def worker_states(self) -> dict[str, int]:
@@ -58,10 +58,10 @@ class TopView:
         return [(view.shard, view.problem) for view in views if view.problem]
 
     def sorted_queues(self, by: str) -> list[QueueStats]:
-        return sorted(self.queues, key=lambda each: (-SORTS[by](each), each.queue))
+        return sorted(self.queues, key=lambda queue: (-SORTS[by](queue), queue.queue))
 
 
-def look(address: str, timeout_s: float) -> TopView:
+def read_view(address: str, timeout_s: float) -> TopView:
     async def question(client: AsyncClient) -> TopView:
         queues, workers, info = await asyncio.gather(
             calls.all_queues(client, partial=True),
@@ -78,7 +78,7 @@ def look(address: str, timeout_s: float) -> TopView:
     return calls.ask(address, timeout_s, question)
 
 
-def look_json(seen: TopView, by: str, limit: int) -> dict[str, object]:
+def view_json(seen: TopView, by: str, limit: int) -> dict[str, object]:
     cluster = None
     if seen.cluster is not None:
         problems = [{"shard": shard, "problem": problem} for shard, problem in seen.shard_problems]
@@ -96,7 +96,7 @@ def look_json(seen: TopView, by: str, limit: int) -> dict[str, object]:
         "totals": seen.totals | {"queues": len(queues)},
         "oldest_ready_age_ms": seen.oldest_ready_age_ms,
         "oldest_claim_age_ms": seen.oldest_claim_age_ms,
-        "queues": [_queue_json(each) for each in queues[:limit]],
+        "queues": [_queue_json(queue) for queue in queues[:limit]],
         "workers": {
             "count": len(seen.workers),
             "more": seen.more_workers,

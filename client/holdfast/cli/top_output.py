@@ -29,9 +29,9 @@ def screen(seen: TopView, by: str, limit: int) -> list[Shown]:
 
 def _head(seen: TopView) -> list[Shown]:
     totals = seen.totals
-    at = shown_instant(seen.at_ms).rpartition(".")[0]
+    clock = shown_instant(seen.at_ms).rpartition(".")[0]
     counts = ", ".join(f"{totals[name]:,.0f} {name}" for name in ("ready", "claimed", "delayed", "retrying", "dead"))
-    lines: list[Shown] = [output.text(f"Holdfast, {at} UTC: {_count(len(seen.queues), 'queue')}: {counts}", "bold")]
+    lines: list[Shown] = [output.text(f"Holdfast, {clock} UTC: {_count(len(seen.queues), 'queue')}: {counts}", "bold")]
     rates = (
         f"per second: {shown_rate(totals['enqueued_per_second'])} enqueued, "
         f"{shown_rate(totals['succeeded_per_second'])} succeeded, {shown_rate(totals['failed_per_second'])} failed"
@@ -79,23 +79,23 @@ def _queue_table(queues: Sequence[QueueStats]) -> Shown:
     )
     return output.table(names, [
         (
-            marked_name(each),
-            *(f"{number:,}" for number in (each.ready, each.claimed, each.delayed, each.retrying, each.dead)),
-            shown_duration(each.oldest_ready_age_ms),
-            shown_duration(each.oldest_claim_age_ms),
-            *map(shown_rate, (each.enqueued_per_second, each.succeeded_per_second, each.failed_per_second)),
+            marked_name(queue),
+            *(f"{number:,}" for number in (queue.ready, queue.claimed, queue.delayed, queue.retrying, queue.dead)),
+            shown_duration(queue.oldest_ready_age_ms),
+            shown_duration(queue.oldest_claim_age_ms),
+            *map(shown_rate, (queue.enqueued_per_second, queue.succeeded_per_second, queue.failed_per_second)),
         )
-        for each in queues
+        for queue in queues
     ])  # fmt: skip
 
 
 def _worker_parts(workers: Sequence[WorkerInfo], now_ms: int) -> list[Shown]:
     if not workers:
         return [output.text("No worker has asked for tasks lately.", "yellow")]
-    slots, claims = sum(each.slots for each in workers), sum(each.claims for each in workers)
+    slots, claims = sum(worker.slots for worker in workers), sum(worker.claims for worker in workers)
     # Those that want to be looked at first, then the busiest.
     order = {WorkerState.GONE: 0, WorkerState.STOPPING: 1, WorkerState.QUIET: 2, WorkerState.DRAINED: 2}
-    first = sorted(workers, key=lambda each: (order.get(each.state, 3), -each.claims, each.worker))
+    first = sorted(workers, key=lambda worker: (order.get(worker.state, 3), -worker.claims, worker.worker))
     words = f"{_count(len(workers), 'worker')} with {_count(slots, 'slot')}, {_count(claims, 'claim')}"
     parts: list[Shown] = [output.text(words), worker_table(first[:_WORKERS_SHOWN_MAX], now_ms)]
     if len(workers) > _WORKERS_SHOWN_MAX:

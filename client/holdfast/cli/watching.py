@@ -28,7 +28,7 @@ class Watched:
         self._leaders: dict[int, tuple[str, int]] = {}
         self._states: dict[int, StepState] = {}
 
-    def look(self, info: ClusterInfo) -> list[Difference]:
+    def update(self, info: ClusterInfo) -> list[Difference]:
         """What has changed since the last look; at the first one, how things are."""
         self.views = health.views(info)
         changes = [*self._map_changes(info), *self._leader_changes()]
@@ -67,10 +67,10 @@ class Watched:
 
     def _step_changes(self, plan: Plan) -> list[Difference]:
         changes = []
-        for at, step in enumerate(plan.steps, start=1):
-            if self._states.get(at) is not step.state:
-                self._states[at] = step.state
-                changes.append(_step_change(plan, at, step))
+        for number, step in enumerate(plan.steps, start=1):
+            if self._states.get(number) is not step.state:
+                self._states[number] = step.state
+                changes.append(_step_change(plan, number, step))
         return changes
 
 
@@ -81,16 +81,16 @@ def _plan_change(what: str, plan: Plan) -> Difference:
     return Difference(text, record)
 
 
-def _step_change(plan: Plan, at: int, step: PlanStep) -> Difference:
+def _step_change(plan: Plan, number: int, step: PlanStep) -> Difference:
     what = f"leadership to {step.destination}" if step.is_transfer else f"{step.source} to {step.destination}"
     record = {
         "event": "step",
         "plan": plan.id,
-        "step": at,
+        "step": number,
         "shard": step.shard,
         "source": step.source or None,
         "destination": step.destination,
         "is_transfer": step.is_transfer,
         "state": str(step.state),
     }
-    return Difference(f"step {at} of {len(plan.steps)}, shard {step.shard}, {what}: {step.state.lower()}", record)
+    return Difference(f"step {number} of {len(plan.steps)}, shard {step.shard}, {what}: {step.state.lower()}", record)

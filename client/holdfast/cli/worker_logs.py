@@ -44,14 +44,14 @@ class _Lines(logging.Formatter):
     """12:34:56 warning  what happened; of the application: its logger, and the task in whose handler it happened"""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created)
+        created = datetime.fromtimestamp(record.created)
         text = record.getMessage()
         if record.name.partition(".")[0] != _OURS:
             task_id = getattr(record, "task_id", "")
             task = f" [{getattr(record, 'task_type', 'task')} {task_id}]" if task_id else ""
             text = f"{record.name}: {text}{task}"
         text = "\n".join(part for part in (text, _exception(self, record)) if part)
-        return printable(f"{at:%H:%M:%S} {record.levelname.lower():<7}  {text}")
+        return printable(f"{created:%H:%M:%S} {record.levelname.lower():<7}  {text}")
 
 
 class _JsonLines(logging.Formatter):

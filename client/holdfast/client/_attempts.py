@@ -1,8 +1,7 @@
 """The attempts of a call: what is sent each time, and how long there is for it."""
 
 import time
-from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
@@ -14,7 +13,7 @@ ATTEMPT_S_MIN = 0.1
 POLL_S_MAX = 30.0  # short enough for whatever sits between client and server and cuts silent connections
 
 
-class Attempts(Protocol):
+class CallAttempts(Protocol):
     """The attempts of a call: what to send each time, and how long there is for it."""
 
     timeout_s: float  # of the whole call; of a poll: of the attempt under way
@@ -29,45 +28,30 @@ class Attempts(Protocol):
         ...
 
 
-class OneRequest:
-    """The same bytes, all within one deadline."""
-
-    wait_s = 0.0
-
-    def __init__(self, data: bytes, timeout_s: float) -> None:
-        self._data = data
-        self._deadline_s = time.monotonic() + timeout_s
-        self.timeout_s = timeout_s
-
-    def next(self, now_s: float) -> tuple[bytes, float]:
-        return self._data, self._deadline_s - now_s
-
-    def pause_s(self, asked_s: float) -> float | None:
-        return asked_s if time.monotonic() + asked_s + ATTEMPT_S_MIN < self._deadline_s else None
-
-
-class OneWait:
-    """A request that asks the server to wait: what is left of the wait, all within one deadline."""
+class OneCall:
+    """All within one deadline. If the server is asked to wait, then only for what is left of that."""
 
     def __init__(
-        self, make: Callable[[int], Message], wait_ms: int, timeout_s: float, repeats_s: float = float("inf")
+        self, request: Message, timeout_s: float, *, wait_ms: int = 0, repeats_s: float = float("inf")
     ) -> None:
-        """`repeats_s`: no attempt but the first begins later than that, so that the last one is not cut off."""
-        self._make = make
+        """`wait_ms`: as the request has it; `timeout_s`: beyond it. `repeats_s`: no attempt but the first begins later
+        than that, so that the last one is not cut off."""
+        self._request: Any = request
         self._wait_ms = wait_ms
         now_s = time.monotonic()
         self._repeats_until_s = now_s + repeats_s
         self._ends_s = now_s + wait_ms / 1000
-        self._deadline_s = now_s + max(0, wait_ms) / 1000 + timeout_s
-        self.timeout_s = self._deadline_s - now_s
-        self.wait_s = 0.0
+        self.timeout_s = max(0, wait_ms) / 1000 + timeout_s
+        self._deadline_s = now_s + self.timeout_s
+        self.wait_s = max(0, wait_ms) / 1000
         self._first = True
 
     def next(self, now_s: float) -> tuple[bytes, float]:
-        left_ms = self._wait_ms if self._first else max(0, int((self._ends_s - now_s) * 1000))
+        if self._wait_ms and not self._first:
+            self._request.wait_ms = max(0, int((self._ends_s - now_s) * 1000))
+            self.wait_s = self._request.wait_ms / 1000
         self._first = False
-        self.wait_s = max(0, left_ms) / 1000
-        return checked(self._make(left_ms).SerializeToString()), self._deadline_s - now_s
+        return checked(self._request.SerializeToString()), self._deadline_s - now_s
 
     def pause_s(self, asked_s: float) -> float | None:
         begins_s = time.monotonic() + asked_s
@@ -78,8 +62,8 @@ class OneWait:
 class Poll:
     """A long poll: each attempt waits for as long as is left, and the last one begins when nothing is."""
 
-    def __init__(self, make: Callable[[int], Message], ends_s: float, answer_s: float) -> None:
-        self._make = make
+    def __init__(self, request: Message, ends_s: float, answer_s: float) -> None:
+        self._request: Any = request
         self._ends_s = ends_s
         self._answer_s = answer_s
         self.timeout_s = answer_s
@@ -88,7 +72,8 @@ class Poll:
     def next(self, now_s: float) -> tuple[bytes, float]:
         self.wait_s = min(POLL_S_MAX, max(0.0, self._ends_s - now_s))
         self.timeout_s = self.wait_s + self._answer_s
-        return self._make(int(self.wait_s * 1000)).SerializeToString(), self.timeout_s
+        self._request.wait_ms = int(self.wait_s * 1000)
+        return self._request.SerializeToString(), self.timeout_s
 
     def pause_s(self, asked_s: float) -> float | None:
         if not asked_s:

@@ -29,7 +29,7 @@ _RESTORE_SHARD = method(pb, _SERVICE, "RestoreShard", pb.RestoreShardRequest, pb
 
 
 @dataclass(frozen=True, slots=True)
-class MapCopy:
+class ClusterCopy:
     """What a cluster is, and what is set for its queues."""
 
     cluster_id: str
@@ -79,7 +79,7 @@ class Founder:
 class BackupClient(AsyncClient):
     """Each call may be repeated."""
 
-    async def read_map(self) -> MapCopy:
+    async def read_map(self) -> ClusterCopy:
         queues: dict[str, bytes] = {}
         token = ""
         while True:
@@ -87,7 +87,7 @@ class BackupClient(AsyncClient):
             queues |= {copy.queue: copy.record for copy in page.queues}
             token = page.next_page_token
             if not token:
-                return MapCopy(page.cluster_id, page.name, page.shards, page.replication, queues)
+                return ClusterCopy(page.cluster_id, page.name, page.shards, page.replication, queues)
 
     async def begin_backup(self, shard: int, id: int) -> None:
         await self._at_leader(_BEGIN, fit(pb.BeginBackupRequest, shard=shard, id=id), shard)
@@ -131,13 +131,13 @@ class BackupClient(AsyncClient):
             pb.RestoreClusterRequest, backup_id=backup_id, replication=replication, incarnations=list(incarnations)
         )  # fmt: skip
         answer = await self._ask(_RESTORE_CLUSTER, request, None)
-        return [Founder(each.shard, each.node, each.address, each.is_founded) for each in answer.shards]
+        return [Founder(shard.shard, shard.node, shard.address, shard.is_founded) for shard in answer.shards]
 
     async def restore_queues(self, backup_id: str, queues: dict[str, bytes]) -> None:
         names = sorted(queues)
-        for at in range(0, len(names), QUEUES_PAGE):
+        for start in range(0, len(names), QUEUES_PAGE):
             request = pb.RestoreQueuesRequest(backup_id=backup_id)
-            for name in names[at : at + QUEUES_PAGE]:
+            for name in names[start : start + QUEUES_PAGE]:
                 request.queues.add(queue=name, record=queues[name])
             await self._ask(_RESTORE_QUEUES, request, None)
 

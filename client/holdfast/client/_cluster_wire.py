@@ -46,7 +46,9 @@ def topology_of(message: pb.GetTopologyResponse) -> Topology:
         cluster_id=message.cluster_id,
         revision=message.revision,
         shards=message.shards,
-        leaders=tuple(ShardLeader(each.shard, each.node, each.address, each.epoch) for each in message.leaders),
+        leaders=tuple(
+            ShardLeader(leader.shard, leader.node, leader.address, leader.epoch) for leader in message.leaders
+        ),
         routes=tuple(map(_route, message.routes)),
         addresses=tuple(message.addresses),
     )
@@ -79,7 +81,7 @@ def rebalancing_of(message: pb.Rebalancing) -> Rebalancing:
 
 
 def handover_progress(message: pb.HandOverNodeResponse) -> HandoverProgress:
-    held_back = {each.shard: each.why for each in message.held_back}
+    held_back = {reason.shard: reason.why for reason in message.held_back}
     return HandoverProgress(message.may_stop, message.leads, held_back, tuple(message.single))
 
 
@@ -115,7 +117,7 @@ def _policy(message: pb.QueuePolicy) -> QueuePolicy:
         **_given(message, _POLICY),
         retry_shape=RetryShape.__members__.get(shape, RetryShape.UNKNOWN) if shape else None,
         non_retryable=tuple(message.non_retryable),
-        tenants=tuple(TenantPolicy(each.tenant, **_given(each, _TENANT)) for each in message.tenants),
+        tenants=tuple(TenantPolicy(tenant.tenant, **_given(tenant, _TENANT)) for tenant in message.tenants),
     )
 
 
@@ -133,8 +135,8 @@ def put_policy(message: pb.QueuePolicy, policy: QueuePolicy, where: str) -> None
         name = "non_retryable"
         message.non_retryable.extend(several(policy.non_retryable))
         name = "tenants"
-        for at, tenant in enumerate(policy.tenants):
-            name = f"tenants[{at}]"
+        for index, tenant in enumerate(policy.tenants):
+            name = f"tenants[{index}]"
             _put_given(message.tenants.add(tenant=tenant.tenant), tenant, _TENANT, f"{where}.{name}")
     except InvalidArgument:
         raise
@@ -161,7 +163,7 @@ def _put_given(
 
 
 def _route(message: pb.QueueRoute) -> QueueRoute:
-    sets = tuple(QueueSet(each.generation, tuple(each.shards)) for each in message.sets)
+    sets = tuple(QueueSet(queue_set.generation, tuple(queue_set.shards)) for queue_set in message.sets)
     return QueueRoute(message.queue, message.home, message.generation, sets, tuple(message.draining))
 
 

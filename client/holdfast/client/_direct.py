@@ -8,7 +8,7 @@ the shard in its metadata, so that a router, and a broker too, knows what to do 
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
 from holdfast.client._direct_reserve import DirectReserve
@@ -31,9 +31,8 @@ from holdfast.client.errors import (
 from holdfast.proto.v1 import queues_pb2, schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.calls import ENQUEUED
-from holdfast.routing.leases import count_from
 from holdfast.routing.placing import place, specs_of
-from holdfast.routing.sets import NewerGenerationError, QueueRoute, UnknownGenerationError
+from holdfast.routing.sets import QueueRoute, UnknownGenerationError
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.over_shards import SplitCall, send_over_shards, send_parts
 from holdfast.transport.parts import Parts
@@ -58,18 +57,17 @@ class DirectSplitCall(SplitCall[Reply[ResponseT]]):
         self._send: Callable[[Any, int, Patience], Awaitable[Reply[ResponseT]]] = send
         self._topology = topology
         self._began_s = time.monotonic()
-        self._sent_s: dict[int, float] = {}  # by shard, of parts that were answered
 
     async def send_whole(self, shard: int) -> Reply[ResponseT]:
         return await self._send(self.request, shard, ENDLESS)
 
     async def send(self, shard: int, request: Any, patience: Patience = ENDLESS) -> ResponseT:
         reply = await self._send(request, shard, patience)
-        self._sent_s[shard] = reply.sent_s
+        self.sent_s[shard] = reply.sent_s
         return reply.message
 
     def reply(self, response: Any) -> Reply[ResponseT]:
-        return Reply(response, min(self._sent_s.values(), default=self._began_s))
+        return Reply(response, min(self.sent_s.values(), default=self._began_s))
 
     def rejection(self, failure: Any) -> pb.Rejection:
         if isinstance(failure, ClientClosed):
@@ -89,12 +87,6 @@ class DirectSplitCall(SplitCall[Reply[ResponseT]]):
 
     async def bad_token(self, shard: int) -> Reply[ResponseT]:
         return await self.send_whole(shard)  # it refuses what no page ended with
-
-    def count_leases(self, responses: Mapping[int, Any]) -> None:
-        first_s = min((self._sent_s[shard] for shard in responses), default=0.0)
-        for shard, response in responses.items():
-            if isinstance(response, pb.ExtendResponse):
-                count_from(response, int((self._sent_s[shard] - first_s) * 1000))
 
 
 class Direct:
@@ -126,6 +118,8 @@ class Direct:
         *,
         timeout_s: float,
         repeatable: bool,
+        wait_ms: int = 0,
+        attempt: int = 0,
         is_first: bool = False,
     ) -> Reply[ResponseT]:
         """As `Connection.call`."""
@@ -140,12 +134,14 @@ class Direct:
 
         routes = await self._topology.routes(_queues(request), timeout_s)
         if routes is None:
-            left_s = ends_s - time.monotonic()
             return await self._connection.call(
-                method, request, timeout_s=left_s, repeatable=repeatable, is_first=is_first
-            )
+                method, request, timeout_s=ends_s - time.monotonic(), repeatable=repeatable, wait_ms=wait_ms,
+                attempt=attempt, is_first=is_first,
+            )  # fmt: skip
         call = DirectSplitCall(method, request, send, self._topology)
         with self._topology.refreshing_after_errors():
+            if isinstance(request, pb.ReserveRequest):
+                return cast(Reply[ResponseT], await self._reserves.reserve(request, timeout_s, attempt))
             if isinstance(request, pb.EnqueueRequest):
                 keys = _enqueue_keys(request, routes, next(self._turns))
                 reply = await send_parts(call, self._parts, ENQUEUED, keys)
@@ -156,48 +152,22 @@ class Direct:
                 call, self._parts, routes.__getitem__, self._topology.shards, next(self._turns)
             )
 
-    async def wait(
-        self,
-        method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
-        *,
-        wait_ms: int,
-        timeout_s: float,
-        repeatable: bool,
-        attempt: int = 0,
-    ) -> Reply[ResponseT]:
-        """As `Connection.wait`, for a reserve."""
-        request = make(wait_ms)
-        assert isinstance(request, pb.ReserveRequest), f"{method.name} has no way to the leaders"
-        routes = await self._topology.routes(request.queues, timeout_s)
-        if routes is None:
-            return await self._connection.wait(
-                method, make, wait_ms=wait_ms, timeout_s=timeout_s, repeatable=repeatable, attempt=attempt
-            )
-        with self._topology.refreshing_after_errors():
-            return cast(Reply[ResponseT], await self._reserves.reserve(request, timeout_s, attempt))
-
     async def poll(
         self,
         method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
+        request: RequestT,
         *,
         ends_s: float,
         answer_s: float,
     ) -> Reply[ResponseT]:
         """As `Connection.poll`, for a wait for tasks."""
-        request = cast(Any, make(0))
         routes = await self._topology.routes((), answer_s)
         if routes is None:
-            return await self._connection.poll(method, make, ends_s=ends_s, answer_s=answer_s)
+            return await self._connection.poll(method, request, ends_s=ends_s, answer_s=answer_s)
 
         async def send(part: RequestT, shard: int, _patience: Patience) -> Reply[ResponseT]:
-            def make_part(wait_ms: int) -> RequestT:
-                cast(Any, part).wait_ms = wait_ms
-                return part
-
             aimed = self._topology.aim(shard)
-            return await self._connection.poll(method, make_part, ends_s=ends_s, answer_s=answer_s, shard=aimed)
+            return await self._connection.poll(method, part, ends_s=ends_s, answer_s=answer_s, shard=aimed)
 
         call = DirectSplitCall(method, request, send, self._topology)
         with self._topology.refreshing_after_errors():
@@ -208,7 +178,7 @@ def _queues(request: Any) -> Iterable[str]:
     """The queues that a request is about, by name; none if it is about tasks by their ids, or about all shards."""
     if isinstance(request, pb.EnqueueRequest):
         return [spec.queue for spec in specs_of(request)]
-    if isinstance(request, pb.QueueStatsRequest):
+    if isinstance(request, pb.QueueStatsRequest | pb.ReserveRequest):
         return request.queues
     if isinstance(request, _OF_ALL_WITHOUT_A_QUEUE) and not request.queue:
         return ()
@@ -218,23 +188,8 @@ def _queues(request: Any) -> Iterable[str]:
 def _enqueue_keys(request: pb.EnqueueRequest, routes: dict[str, QueueRoute], turn: int) -> list[int]:
     try:
         return place(specs_of(request), routes.__getitem__, turn).shards
-    except UnknownGenerationError as unknown:
-        raise _stale_map(unknown) from None
-
-
-def _stale_map(unknown: UnknownGenerationError) -> Rejected:
-    """As a router says it, before anything is sent."""
-    return rejected(
-        STALE_MAP,
-        f"Expected a request_id of a set of shards of queue {unknown.queue} that the map knows, but it has none of "
-        f"generation {unknown.generation}; try again.",
-        retry_after_ms=100,
-        metadata={
-            "queue": unknown.queue,
-            "generation": str(unknown.newest),
-            "why": "newer" if isinstance(unknown, NewerGenerationError) else "forgotten",
-        },
-    )
+    except UnknownGenerationError as unknown:  # as a router says it, before anything is sent
+        raise rejected(STALE_MAP, str(unknown), retry_after_ms=100, metadata=unknown.metadata) from None
 
 
 # ------------------------------------------------------------------------------------------------ outcomes

@@ -103,14 +103,9 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
 
     async def _at_one(self, call: DirectCall, shard: int) -> Reply[pb.ReserveResponse]:
         """The leader waits for us: nothing is faster."""
-
-        def make(left_ms: int) -> pb.ReserveRequest:
-            call.request.wait_ms = left_ms
-            return call.request
-
-        wait_ms = call.next_poll_ms()
-        return await self._connection.wait(
-            RESERVE, make, wait_ms=wait_ms, timeout_s=call.answer_s(max(0, wait_ms) / 1000),
+        wait_ms = call.request.wait_ms = call.next_poll_ms()
+        return await self._connection.call(
+            RESERVE, call.request, wait_ms=wait_ms, timeout_s=call.answer_s(max(0, wait_ms) / 1000),
             repeatable=call.has_id, attempt=call.attempt, shard=self._topology.aim(shard),
         )  # fmt: skip
 
@@ -122,8 +117,8 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
         """A claim that is settled later goes on when its time is over: cancelled, it would be claimed in vain."""
         timeout_s = call.answer_s() if limit_s is None else limit_s
         claim = asyncio.create_task(
-            self._connection.wait(
-                RESERVE, lambda _: request, wait_ms=0, timeout_s=timeout_s + UNSETTLED_S * call.is_hasty,
+            self._connection.call(
+                RESERVE, request, timeout_s=timeout_s + UNSETTLED_S * call.is_hasty,
                 repeatable=call.has_id, attempt=call.attempt, shard=self._topology.aim(shard), repeats_s=repeats_s,
             )
         )  # fmt: skip
@@ -145,20 +140,16 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
             claim.exception()
 
     async def send_held(self, call: DirectCall, shard: int) -> Reply[pb.ReserveResponse]:
-        return await self._connection.wait(
-            RESERVE, lambda _: call.request, wait_ms=0, timeout_s=min(TRY_S_MAX, call.answer_s()), repeatable=True,
+        return await self._connection.call(
+            RESERVE, call.request, timeout_s=min(TRY_S_MAX, call.answer_s()), repeatable=True,
             shard=self._topology.aim(shard),
         )  # fmt: skip
 
     async def send_poll(
         self, call: DirectCall, shard: int, request: pb.AwaitTasksRequest, wait_s: float
     ) -> pb.AwaitTasksResponse:
-        def make(left_ms: int) -> pb.AwaitTasksRequest:
-            request.wait_ms = left_ms
-            return request
-
-        reply = await self._connection.wait(
-            _AWAIT, make, wait_ms=request.wait_ms, timeout_s=call.answer_s(wait_s), repeatable=True,
+        reply = await self._connection.call(
+            _AWAIT, request, wait_ms=request.wait_ms, timeout_s=call.answer_s(wait_s), repeatable=True,
             shard=self._topology.aim(shard),
         )  # fmt: skip
         return reply.message

@@ -104,7 +104,7 @@ def choice_of(choice: ChoiceT, kind: type[ChoiceT]) -> ChoiceT:
     except ValueError:
         chosen = None
     if chosen is None or chosen.name == "UNKNOWN":  # the latter is known to newer clients only
-        names = ", ".join(each.lower() for each in kind if each.name != "UNKNOWN")
+        names = ", ".join(member.lower() for member in kind if member.name != "UNKNOWN")
         raise _WrongChoiceError(f"one of {names}, but got {choice!r}")
     return chosen
 

@@ -94,8 +94,8 @@ class ListedLeader(KnownLeader):
         ('a:1', 'c:1', None)
         """
         known = self.candidates()
-        at = known.index(self._target)
-        return next((address for address in (*known[at:], *known[:at]) if address not in avoid), None)
+        position = known.index(self._target)
+        return next((address for address in (*known[position:], *known[:position]) if address not in avoid), None)
 
     def name(self, address: str, epoch: int, now_s: float) -> bool:
         """Not believed is also a socket file of another machine, or nothing at all."""
@@ -117,7 +117,7 @@ class ListedLeader(KnownLeader):
         if tuple(listed) == self._listed:
             return
         self._listed = tuple(listed)
-        self._hinted = {each: None for each in self._hinted if each not in self._listed}
+        self._hinted = {address: None for address in self._hinted if address not in self._listed}
         if self._target not in self.candidates():
             self._hinted[self._target] = None
 
@@ -183,7 +183,10 @@ class ClientRetryState(RetryState[ListedLeader]):
             reported = self._unknown
         if len(self._trail) < 2:
             return reported
-        addresses, cause = ", ".join(self._trail), "; ".join(f"{at}: {what}" for at, what in self._trail.items())
+        addresses, cause = (
+            ", ".join(self._trail),
+            "; ".join(f"{address}: {what}" for address, what in self._trail.items()),
+        )
         if 0 < len(self._no_leader) < len(self._trail):
             nobody = f"{len(self._no_leader)} of {len(self._trail)} nodes answer, {NO_LEADER}"
             nothing_done = isinstance(reported, ConnectionFailed) and self._unknown is None

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.client import _forks
 from holdfast.client.errors import ClientClosed
+from holdfast.common.loop import new_event_loop
 from holdfast.common.service import end_tasks
 
 # Neither the end of the program nor a fork waits longer than this for a thread.
@@ -45,7 +46,7 @@ class LoopThread(Generic[ClientT]):
         self._name = name
         self._make = make
         self._lock = threading.Lock()
-        self._life: _Life[ClientT] | None = None
+        self._current: _RunningLoop[ClientT] | None = None
         self._collected: weakref.finalize[Any, Any] | None = None
         self._closed = False
         _all[id(self)] = self
@@ -70,11 +71,11 @@ class LoopThread(Generic[ClientT]):
         """Ends the thread; calls that still run end with `ClientClosed`. May be called more than once."""
         with self._lock:
             self._closed = True
-            life = self._life
-        if life is not None:
-            _refuse_own_thread(life)
-            life.stop()
-            life.thread.join()
+            current = self._current
+        if current is not None:
+            _refuse_own_thread(current)
+            current.stop()
+            current.thread.join()
 
     def _submit(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> "Future[T]":
         # Under the lock, so that nothing can be handed over after the request to stop.
@@ -82,20 +83,20 @@ class LoopThread(Generic[ClientT]):
             if self._closed:
                 raise ClientClosed
             _forks.check()
-            if self._life is None:
-                self._life = _Life(self._name, self._make())
-                self._collected = weakref.finalize(self, self._life.stop)
+            if self._current is None:
+                self._current = _RunningLoop(self._name, self._make())
+                self._collected = weakref.finalize(self, self._current.stop)
                 self._collected.atexit = False  # see _at_exit
-            _refuse_own_thread(self._life)
-            return self._life.submit(call)
+            _refuse_own_thread(self._current)
+            return self._current.submit(call)
 
     # ------------------------------------------------------------------------------------------- end and fork
 
     def end_silently(self) -> None:
         """The program ends: callers on daemon threads stay where they are rather than to fail for all to see."""
         self._closed = True
-        if self._life is not None:
-            self._life.end_silently()
+        if self._current is not None:
+            self._current.end_silently()
 
     def before_fork(self) -> bool:
         """Ends the thread, unless a call is running, and holds the lock: no call can begin until after the fork.
@@ -104,10 +105,10 @@ class LoopThread(Generic[ClientT]):
         """
         if not self._lock.acquire(timeout=_WAIT_S_MAX):
             return False
-        if self._life is not None and self._life.waited_until_idle():
-            self._life.stop()
-            self._life.thread.join(_WAIT_S_MAX)
-            self._forget_life()
+        if self._current is not None and self._current.waited_until_idle():
+            self._current.stop()
+            self._current.thread.join(_WAIT_S_MAX)
+            self._forget_current()
         return True
 
     def after_fork_in_parent(self) -> None:
@@ -115,22 +116,22 @@ class LoopThread(Generic[ClientT]):
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
-        if self._life is not None:
+        if self._current is not None:
             # Its loop shares its descriptors with the parent's: never touch it, not even to free it.
-            _inherited.append(self._life)
-            self._forget_life()
+            _inherited.append(self._current)
+            self._forget_current()
 
-    def _forget_life(self) -> None:
-        self._life = None
+    def _forget_current(self) -> None:
+        self._current = None
         if self._collected is not None:
             self._collected.detach()
 
 
-class _Life(Generic[ClientT]):
+class _RunningLoop(Generic[ClientT]):
     """A loop, its thread and its client. Apart from `LoopThread`, which its own thread must not keep alive."""
 
     def __init__(self, name: str, client: ClientT) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._client = client
         self._running: set[Future[Any]] = set()
         self._stopping = False
@@ -202,15 +203,15 @@ class _Life(Generic[ClientT]):
         await end_tasks(asyncio.all_tasks() - {asyncio.current_task()})
 
 
-def _refuse_own_thread(life: _Life[Any]) -> None:
-    if threading.current_thread() is life.thread:
+def _refuse_own_thread(current: _RunningLoop[Any]) -> None:
+    if threading.current_thread() is current.thread:
         raise RuntimeError(
             "Expected a call from another thread, but this is the client's own, which would wait for itself."
         )
 
 
 _all: "weakref.WeakValueDictionary[int, LoopThread[Any]]" = weakref.WeakValueDictionary()
-_inherited: list[_Life[Any]] = []
+_inherited: list[_RunningLoop[Any]] = []
 
 
 class _Fork(threading.local):

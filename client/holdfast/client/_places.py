@@ -15,7 +15,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 T = TypeVar("T")
 
 # What a refusal names: a list, a place in it, and of runs what all have or one has.
-_NAMED = re.compile(r"^(?P<list>\w+)(?:\[(?P<at>\d+)\])?(?P<inner>\.task\b|\.payloads(?:\[(?P<place>\d+)\])?)?")
+_NAMED = re.compile(r"^(?P<list>\w+)(?:\[(?P<index>\d+)\])?(?P<inner>\.task\b|\.payloads(?:\[(?P<place>\d+)\])?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Places(Generic[T]):
         outcomes = dict(zip(self.alone, alone, strict=True))
         for places, found in zip(self.groups, groups, strict=True):
             outcomes.update(zip(places, found, strict=True))
-        return [outcomes[at] for at in sorted(outcomes)]
+        return [outcomes[index] for index in sorted(outcomes)]
 
-    def group(self, at: int, outcome: pb.RunOutcome | pb.RangeOutcome, done: Iterable[T]) -> list[T | Rejected]:
+    def group(self, index: int, outcome: pb.RunOutcome | pb.RangeOutcome, done: Iterable[T]) -> list[T | Rejected]:
         """The outcomes of one group. `done`: of those that were not refused, in their order."""
-        places = self.groups[at]
+        places = self.groups[index]
         if outcome.HasField("rejection"):
             return [self._refused(outcome.rejection, place) for place in places]
         results: list[T | Rejected] = list(islice(done, len(places) - len(outcome.refused)))
@@ -74,14 +74,14 @@ class Places(Generic[T]):
         )
 
     def _name(self, found: re.Match[str], place: int | None) -> str:
-        here, at, inner = found["list"], found["at"], found["inner"] or ""
-        if here == self.name and at is not None:
-            return f"{self.name}[{self.alone[int(at)]}]{inner}"
+        here, index, inner = found["list"], found["index"], found["inner"] or ""
+        if here == self.name and index is not None:
+            return f"{self.name}[{self.alone[int(index)]}]{inner}"
         if here != self.together:
             return found[0]
-        if at is None:
+        if index is None:
             return self.name
         if place is None:
-            place = self.groups[int(at)][int(found["place"] or 0)]
+            place = self.groups[int(index)][int(found["place"] or 0)]
         is_payload = inner.startswith(".payloads")
         return f"{self.name}[{place}]" + (".payload" if is_payload else "")

@@ -43,7 +43,7 @@ class QueueCalls(Calls):
         >>> async def main() -> None:
         ...     async with AsyncClient() as client:
         ...         stats = await client.queue_stats("mail")
-        ...         print(stats.ready, [(each.type, each.claim_to_ack.quantile_ms(0.5)) for each in stats.latencies])
+        ...         print(stats.ready, [(row.type, row.claim_to_ack.quantile_ms(0.5)) for row in stats.latencies])
         >>> asyncio.run(main())
         3 [('welcome', 3.5)]
         """

@@ -136,7 +136,7 @@ def _worker_state(number: int) -> WorkerState | None:
     """None if there is none."""
     if not number:
         return None
-    names = {each.number: each.name for each in queues_pb2.WorkerState.DESCRIPTOR.values}
+    names = {value.number: value.name for value in queues_pb2.WorkerState.DESCRIPTOR.values}
     name = names.get(number, "").removeprefix("WORKER_STATE_")
     return WorkerState(name) if name in WorkerState.__members__ else WorkerState.UNKNOWN
 
@@ -145,7 +145,7 @@ def worker_page(response: queues_pb2.ListWorkersResponse) -> WorkerPage:
     """Without those that are gone, unless they hold something. Shards other than their home may not know that they are,
     so they are told together with those that are not."""
     found = map(_worker, response.workers)
-    workers = tuple(each for each in found if each.state is not WorkerState.GONE or each.claims)
+    workers = tuple(worker for worker in found if worker.state is not WorkerState.GONE or worker.claims)
     return WorkerPage(workers, response.next_page_token, tuple(response.missing_shards))
 
 

@@ -33,13 +33,13 @@ class AckBatch:
         except MISFITS:
             groups = []  # one by one, so that it is told which item does not fit
             ranges.Clear()
-        together = {at for group in groups for at in group}
-        alone = [at for at in range(len(items)) if at not in together] if len(together) < len(items) else []
-        here = [first + at for at in alone]
-        self.request = _wire.ack_request([items[at] for at in alone], here)
+        together = {index for group in groups for index in group}
+        alone = [index for index in range(len(items)) if index not in together] if len(together) < len(items) else []
+        here = [first + index for index in alone]
+        self.request = _wire.ack_request([items[index] for index in alone], here)
         self.request.MergeFrom(ranges)
         self._places: Places[Acked] = Places(
-            "items", "ranges", here, [[first + at for at in group] for group in groups]
+            "items", "ranges", here, [[first + index for index in group] for group in groups]
         )
 
     def outcomes(self, response: pb.AckResponse) -> list[Acked | Rejected]:
@@ -47,7 +47,9 @@ class AckBatch:
         ranges = self._places.groups
         if len(response.ranges) != len(ranges):
             raise UnexpectedAnswer(f"{len(response.ranges)} outcomes for {len(ranges)} ranges")
-        groups = [self._places.group(at, outcome, repeat(_wire.ACKED)) for at, outcome in enumerate(response.ranges)]
+        groups = [
+            self._places.group(index, outcome, repeat(_wire.ACKED)) for index, outcome in enumerate(response.ranges)
+        ]
         return self._places.join(alone, groups)
 
     def named(self, refusal: Rejected) -> Rejected:
@@ -64,15 +66,17 @@ def _plain_claim(item: Claim | Ack) -> Claim | None:
 
 def _stretches(items: Sequence[Claim | Ack]) -> Iterator[list[int]]:
     """The places of claims that follow each other by their ids and their tokens, in whatever order they were given."""
-    claims = [(claim.task_id, claim.token, at) for at, item in enumerate(items) if (claim := _plain_claim(item))]
+    claims = [
+        (claim.task_id, claim.token, position) for position, item in enumerate(items) if (claim := _plain_claim(item))
+    ]
     claims.sort()
     group: list[int] = []
     last_id, next_token = "", 0
-    for task_id, token, at in claims:
+    for task_id, token, index in claims:
         if group and not (token == next_token and _follows(task_id, last_id)):
             yield group
             group = []
-        group.append(at)
+        group.append(index)
         last_id, next_token = task_id, token + _NEXT_TOKEN
     yield group
 

@@ -31,18 +31,18 @@ def add_automatic_keys(
     `tasks`: those of the request and, behind them, one of each run. `generation_of` a queue: of its set of shards. The
     id names it, so that a repetition finds its first attempt. `kept`: for each task its automatic idempotency key of an
     earlier attempt; empty if there was none."""
-    without = [at for at, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
+    without = [index for index, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
     if without:
         call_key = uuid.uuid4().hex
         specs = specs_of(request)
-        for at in without:
-            spec = specs[at]
-            known = kept[at] if kept else ""
-            spec.request_id = known or automatic_key(generation_of(spec.queue), call_key, at)
+        for position in without:
+            spec = specs[position]
+            known = kept[position] if kept else ""
+            spec.request_id = known or automatic_key(generation_of(spec.queue), call_key, position)
             spec.request_id_ttl_ms = ttl_ms
     return without
 
 
 def told_apart(tasks: Sequence[NewTask], automatic: Sequence[int]) -> Sequence[int]:
     """The places among these where a duplicate cannot be another's task, because there is no unique key."""
-    return [at for at in automatic if not tasks[at].unique_key]
+    return [index for index in automatic if not tasks[index].unique_key]

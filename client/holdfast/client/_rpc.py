@@ -11,14 +11,14 @@ What is repeated, with growing pauses and jitter, until the deadline:
     without harm
 With `retry` off, a call asks each server at most once and pauses for nothing.
 
-A long poll is such a call whose request is made anew for each attempt, because its wait gets shorter.
+A long poll is such a call whose wait gets shorter with each attempt.
 
 A call whose shard is known names it in its metadata. Calls without one go to the servers of the list: routers, which
 know where each task belongs, or a broker with a single shard.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,7 +26,7 @@ from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.client import _forks
-from holdfast.client._attempts import MESSAGE_BYTES_MAX, Attempts, OneRequest, OneWait, Poll, checked
+from holdfast.client._attempts import MESSAGE_BYTES_MAX, CallAttempts, OneCall, Poll
 from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
 from holdfast.client._unknown_outcomes import CHANGES, mark_unknown
 from holdfast.client.errors import (
@@ -45,7 +45,7 @@ from holdfast.transport.channels import (
     CallFailedError,
     Channels,
     Metadata,
-    Outgoing,
+    OutgoingCall,
 )
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.grpc_channels import GrpcChannels
@@ -121,7 +121,7 @@ class _Sending(Call):
     leader: ListedLeader
 
     def __init__(
-        self, connection: "Connection", method: Method[Any, Any], attempts: Attempts, leader: ListedLeader,
+        self, connection: "Connection", method: Method[Any, Any], attempts: CallAttempts, leader: ListedLeader,
         shard: int | None, *, repeatable: bool, attempt: int, is_first: bool,
     ) -> None:  # fmt: skip
         self.state = ClientRetryState(
@@ -137,7 +137,7 @@ class _Sending(Call):
         self._error: HoldfastError | None = None  # of the last attempt, if it failed
         self.sent_s = 0.0  # the last attempt
 
-    async def begin(self, patience: Patience) -> Outgoing:
+    async def begin(self, patience: Patience) -> OutgoingCall:
         if self._error is not None:
             await self._connection.close_unneeded()
         self.is_watched = self.leader.several
@@ -216,17 +216,23 @@ class Connection:
         *,
         timeout_s: float,
         repeatable: bool,
+        wait_ms: int = 0,
+        attempt: int = 0,
         shard: int | None = None,
         is_first: bool = False,
+        repeats_s: float = float("inf"),
         patience: Patience = ENDLESS,
     ) -> Reply[ResponseT]:
         """Sends the request to the leader and returns the answer, or raises one of the errors of this library.
 
-        `is_first`: a router is to be told that what is in it was never sent before."""
-        attempts = OneRequest(checked(request.SerializeToString()), timeout_s)
+        `wait_ms`: how long the server may wait, as the request says. A repeated one says what is left of that, and the
+        call ends `timeout_s` after the wait. `attempt`: the number of the first one, if the server is to be told when
+        it is not the first. `is_first`: a router is to be told that what is in it was never sent before. `repeats_s`:
+        no attempt but the first begins later than that."""
         return await self._send_until_answered(
-            method, attempts, repeatable=repeatable, shard=shard, is_first=is_first, patience=patience
-        )
+            method, OneCall(request, timeout_s, wait_ms=wait_ms, repeats_s=repeats_s), repeatable=repeatable,
+            shard=shard, attempt=attempt, is_first=is_first, patience=patience,
+        )  # fmt: skip
 
     async def ask_any(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
@@ -234,41 +240,21 @@ class Connection:
         """The same for what every server of the list can answer."""
         return (await self.call(method, request, timeout_s=timeout_s, repeatable=repeatable, shard=_ANYBODY)).message
 
-    async def wait(
-        self,
-        method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
-        *,
-        wait_ms: int,
-        timeout_s: float,
-        repeatable: bool,
-        attempt: int = 0,
-        shard: int | None = None,
-        repeats_s: float = float("inf"),
-    ) -> Reply[ResponseT]:
-        """The same for a call that lets the server wait. `make` makes the request of the wait in milliseconds: all of
-        it at first, what is left of it when it is repeated. Ends `timeout_s` after the wait.
-
-        `attempt`: the number of the first one, if the server is to be told when it is not the first. `repeats_s`: none
-        but the first begins later than that."""
-        attempts = OneWait(make, wait_ms, timeout_s, repeats_s)
-        return await self._send_until_answered(method, attempts, repeatable=repeatable, shard=shard, attempt=attempt)
-
     async def poll(
         self,
         method: Method[RequestT, ResponseT],
-        make: Callable[[int], RequestT],
+        request: RequestT,
         *,
         ends_s: float,
         answer_s: float,
         shard: int | None = None,
     ) -> Reply[ResponseT]:
-        """Sends what `make` makes of the wait in milliseconds, again and again until there is an answer.
+        """Sends the request, each time with another wait, again and again until there is an answer.
 
         After `ends_s` (on time.monotonic(), may be infinite) no attempt begins; each may last `answer_s` longer than
         its wait. One wait is at most POLL_S_MAX, so the answer may come before the end.
         """
-        return await self._send_until_answered(method, Poll(make, ends_s, answer_s), repeatable=True, shard=shard)
+        return await self._send_until_answered(method, Poll(request, ends_s, answer_s), repeatable=True, shard=shard)
 
     async def call_at(
         self, address: str, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float
@@ -283,7 +269,7 @@ class Connection:
             await self.close_unneeded()
 
     async def _send_until_answered(
-        self, method: Method[RequestT, ResponseT], attempts: Attempts, *, repeatable: bool, shard: int | None,
+        self, method: Method[RequestT, ResponseT], attempts: CallAttempts, *, repeatable: bool, shard: int | None,
         attempt: int = 0, is_first: bool = False, patience: Patience = ENDLESS,
     ) -> Reply[ResponseT]:  # fmt: skip
         leader = self._leaders.get(shard)
@@ -298,7 +284,7 @@ class Connection:
             call.sent_s,
         )
 
-    def begin(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> Outgoing:
+    def begin(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> OutgoingCall:
         """One attempt."""
         if self._closed:
             raise ClientClosed
@@ -327,7 +313,9 @@ class Connection:
         """Channels to servers that are neither in the list nor among the leaders that were named lately."""
         if len(self._channels) > len(self.addresses):
             leaders = self._leaders.values()
-            await self._channels.keep({*self.addresses, *(each for leader in leaders for each in leader.candidates())})
+            await self._channels.keep(
+                {*self.addresses, *(candidate for leader in leaders for candidate in leader.candidates())}
+            )
 
     def _read(
         self, method: Method[RequestT, ResponseT], answer: bytes, address: str, *, may_have_taken_effect: bool = False
@@ -349,7 +337,7 @@ class Connection:
                 return found
         return None
 
-    async def looks_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
+    async def waits_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
         leaders = self._leaders[shard]
         if not leaders.is_direct or leaders.named is not None:
             return False

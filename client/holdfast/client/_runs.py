@@ -50,7 +50,7 @@ class EnqueueBatch:
         batch._heads = [task]
         run = batch.request.runs.add()
         _wire.put_task(run.task, task, "task")
-        _put_payloads(run, payloads, lambda at: f"payloads[{at}]")
+        _put_payloads(run, payloads, lambda index: f"payloads[{index}]")
         return batch
 
     @property
@@ -69,23 +69,23 @@ class EnqueueBatch:
 
     def add_automatic_keys(self, ttl_ms: int, generation_of: Callable[[str], int], kept: Sequence[str]) -> None:
         automatic = add_automatic_keys(self.request, self._heads, ttl_ms, generation_of, kept)
-        self._told_apart = [at for at in told_apart(self._heads, automatic) if at < len(self.request.tasks)]
+        self._told_apart = [index for index in told_apart(self._heads, automatic) if index < len(self.request.tasks)]
 
     def outcomes(self, response: pb.EnqueueResponse) -> list[Accepted | Rejected]:
         alone = _wire.enqueue_outcomes(response, len(self._places.alone), self._told_apart)
         runs = self._places.groups
         if len(response.runs) != len(runs):
             raise UnexpectedAnswer(f"{len(response.runs)} outcomes for {len(runs)} runs")
-        return self._places.join(alone, [self._of_run(at, outcome) for at, outcome in enumerate(response.runs)])
+        return self._places.join(alone, [self._of_run(index, outcome) for index, outcome in enumerate(response.runs)])
 
-    def _of_run(self, at: int, outcome: pb.RunOutcome) -> list[Accepted | Rejected]:
+    def _of_run(self, index: int, outcome: pb.RunOutcome) -> list[Accepted | Rejected]:
         """If the run is there already, that was this call's own first attempt: others do not know its id."""
-        count = len(self._places.groups[at]) - len(outcome.refused)
+        count = len(self._places.groups[index]) - len(outcome.refused)
         try:
             ids = [] if outcome.HasField("rejection") else later_task_ids(outcome.first_task_id, count)
         except ValueError:
             raise UnexpectedAnswer("a run without the id of its first task") from None
-        return self._places.group(at, outcome, map(Accepted, ids))
+        return self._places.group(index, outcome, map(Accepted, ids))
 
     def named(self, refusal: Rejected) -> Rejected:
         """Of the whole call, with the places that the caller knows."""
@@ -103,11 +103,11 @@ def _runs_at_end(tasks: Sequence[NewTask]) -> list[range]:
 def _stretches(tasks: Sequence[NewTask]) -> Iterator[range]:
     """The places of tasks that follow each other and share all but their payloads."""
     begin, shared = 0, None
-    for at, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         own = _shared(task)
-        if at and (own is None or own != shared):
-            yield range(begin, at)
-            begin = at
+        if index and (own is None or own != shared):
+            yield range(begin, index)
+            begin = index
         shared = own
     if tasks:
         yield range(begin, len(tasks))
@@ -139,15 +139,15 @@ def _put_run(request: pb.EnqueueRequest, tasks: Sequence[NewTask], first: int) -
     run = request.runs.add()
     _wire.put_task(run.task, tasks[0], f"tasks[{first}]")
     run.task.ClearField("payload")
-    _put_payloads(run, [task.payload for task in tasks], lambda at: f"tasks[{first + at}].payload")
+    _put_payloads(run, [task.payload for task in tasks], lambda index: f"tasks[{first + index}].payload")
 
 
 def _put_payloads(run: pb.TaskRun, payloads: Sequence[bytes], name: Callable[[int], str]) -> None:
     try:
         run.payloads.extend(payloads)
     except MISFITS as found:
-        at = next((at for at, payload in enumerate(payloads) if not isinstance(payload, bytes)), 0)
-        raise misfit(name(at), found, "bytes") from None
+        index = next((position for position, payload in enumerate(payloads) if not isinstance(payload, bytes)), 0)
+        raise misfit(name(index), found, "bytes") from None
 
 
 def _refuse_own(task: NewTask) -> None:

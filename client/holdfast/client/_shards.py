@@ -98,7 +98,8 @@ def _with_true_lags(reports: Sequence[NodeReport]) -> list[NodeReport]:
 
     def corrected(node: NodeInfo) -> NodeInfo:
         replicas = (
-            replace(each, lag=max(each.lag, committed[each.shard] - each.applied_index)) for each in node.replicas
+            replace(replica, lag=max(replica.lag, committed[replica.shard] - replica.applied_index))
+            for replica in node.replicas
         )
         return replace(node, replicas=tuple(replicas))
 
@@ -143,7 +144,7 @@ async def _read_hash(
     connection: Connection, shard: int, index: int, member: str, reports: Sequence[NodeReport], ends_s: float
 ) -> ReplicaHash:
     name, _, node_id = member.partition("/")
-    report = next((each for each in reports if each.name == name), None)
+    report = next((report for report in reports if report.name == name), None)
     if report is None:
         return ReplicaHash(name, "", error=_missing(f"Expected node {name} in the cluster, but no node names it."))
     if report.node is None:

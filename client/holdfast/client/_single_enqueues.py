@@ -32,7 +32,7 @@ class SingleEnqueue:
     request_id: str = ""  # that it was sent with: the same one for as long as it is repeated
 
 
-class Enqueue(Protocol):
+class SendEnqueue(Protocol):
     def __call__(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str]) -> Awaitable[Sent]:
         """`kept`: the request ids that tasks were sent with before."""
         ...
@@ -41,7 +41,7 @@ class Enqueue(Protocol):
 class SingleEnqueues:
     """Requests of a `Coalescer`."""
 
-    def __init__(self, enqueue: Enqueue) -> None:
+    def __init__(self, enqueue: SendEnqueue) -> None:
         self._enqueue = enqueue
         self._shards = QueueShards()
 

@@ -144,8 +144,8 @@ class TopologyCache:
     def _others(self, shard: int, leader: str) -> tuple[str, ...]:
         """Who takes the calls of a shard if its leader does not: first the servers that the user named."""
         start = shard % max(1, len(self._brokers))  # so that not all shards turn to the same ones
-        brokers = [each for each in (*self._brokers[start:], *self._brokers[:start]) if each != leader]
-        named = [each for each in self._connection.addresses if each != leader]
+        brokers = [broker for broker in (*self._brokers[start:], *self._brokers[:start]) if broker != leader]
+        named = [address for address in self._connection.addresses if address != leader]
         return tuple(dict.fromkeys((*named, *brokers[:_BROKERS_MAX]))) or self._connection.addresses
 
     def _at_home(self, queue: str) -> QueueRoute:
@@ -203,7 +203,7 @@ class TopologyCache:
         if is_another or answer.revision >= self._revision:  # servers may lag behind each other
             self._behind_since_s = None
             self._cluster_id, self._revision, self.shards = answer.cluster_id, answer.revision, answer.shards
-            self._leaders = {each.shard: (each.address, each.epoch) for each in answer.leaders}
+            self._leaders = {leader.shard: (leader.address, leader.epoch) for leader in answer.leaders}
             self._brokers = tuple(answer.addresses)
             self._answers += 1
             self._connection.may_ask(self._brokers[:_BROKERS_MAX])
@@ -229,7 +229,7 @@ class TopologyCache:
 
 
 def _route(message: pb.QueueRoute) -> QueueRoute:
-    sets = tuple((each.generation, tuple(each.shards)) for each in message.sets)
+    sets = tuple((queue_set.generation, tuple(queue_set.shards)) for queue_set in message.sets)
     return QueueRoute(
         message.queue, message.home, message.generation, sets, tuple(message.draining), tuple(message.drained)
     )

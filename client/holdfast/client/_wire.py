@@ -243,12 +243,12 @@ def get_task_request(task_id: str) -> pb.GetTaskRequest:
     return build(lambda: pb.GetTaskRequest(task_id=task_id), "task_id")
 
 
-def wait_tasks_request(task_ids: Sequence[str], wait_ms: int) -> pb.WaitTasksRequest:
-    return build(lambda: pb.WaitTasksRequest(task_ids=several(task_ids), wait_ms=wait_ms), "task_ids")
+def wait_tasks_request(task_ids: Sequence[str]) -> pb.WaitTasksRequest:
+    return build(lambda: pb.WaitTasksRequest(task_ids=several(task_ids)), "task_ids")
 
 
 def checked_task_ids(task_ids: Sequence[str]) -> list[str]:
-    return list(wait_tasks_request(task_ids, 0).task_ids)
+    return list(wait_tasks_request(task_ids).task_ids)
 
 
 def _put_specs(add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str) -> None:
@@ -385,10 +385,10 @@ def enqueue_outcomes(
     """`automatic`: where the request id is automatic and there is no unique key. There a duplicate is only this call's
     own repetition."""
     outcomes = read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
-    for at in automatic:
-        outcome = outcomes[at]
+    for index in automatic:
+        outcome = outcomes[index]
         if isinstance(outcome, Accepted) and outcome.duplicate:
-            outcomes[at] = Accepted(outcome.task_id)
+            outcomes[index] = Accepted(outcome.task_id)
     return outcomes
 
 

@@ -269,7 +269,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         queue, newest = error.metadata.get("queue", ""), error.metadata.get("generation", "")
         if error.reason != STALE_MAP or not newest.isdecimal():
             return False
-        for name, _, generation in (each.partition("=") for each in error.metadata.get("others", "").split(",")):
+        for name, _, generation in (other.partition("=") for other in error.metadata.get("others", "").split(",")):
             if generation.isdecimal():
                 self._generations.replace(name, int(generation))
         return self._generations.replace(queue, int(newest))
@@ -326,14 +326,9 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             held_only=held_only,
             held_at=held_at,
         )
-
-        def make(left_ms: int) -> pb.ReserveRequest:
-            request.wait_ms = left_ms
-            return request
-
-        reply = await self._calls.wait(
+        reply = await self._calls.call(
             RESERVE,
-            make,
+            request,
             wait_ms=request.wait_ms,
             timeout_s=call_limit_s(timeout_s, self._timeout_s),
             repeatable=bool(request.claim_request_id),
@@ -527,7 +522,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         """Asks once for tasks, puts what they are into `known`, returns those whose results were left out."""
         reply = await self._calls.poll(
             _WAIT_TASKS,
-            lambda wait_ms: _wire.wait_tasks_request(task_ids, wait_ms),
+            _wire.wait_tasks_request(task_ids),
             ends_s=ends_s,
             answer_s=self._timeout_s,
         )

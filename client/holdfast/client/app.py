@@ -175,7 +175,7 @@ class _TaskBase(Generic[P, R]):
         if isinstance(arguments, str | bytes | Mapping):  # it would be taken letter by letter, or key by key
             sentence = f"Expected the arguments of several calls of {self.name}, but got one: put it into a list."
             raise refused("arguments", sentence)
-        return [self._task_of(each, f"tasks[{place}]") for place, each in enumerate(arguments)]
+        return [self._task_of(argument, f"tasks[{place}]") for place, argument in enumerate(arguments)]
 
     def _task_of(self, arguments: object, where: str) -> NewTask | Rejected:
         positional = arguments if isinstance(arguments, tuple) else (arguments,)

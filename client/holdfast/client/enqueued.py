@@ -89,18 +89,18 @@ async def enqueue_each(
     while places := take_batch(line, _CALL_TASKS, _CALL_BYTES, lambda place: _size_bytes(waiting[place])):
         answers = await calls.outcomes([waiting[place] for place in places])
         outcomes |= zip(places, answers, strict=True)
-    told: list[HandleT | Rejected] = []
+    results: list[HandleT | Rejected] = []
     repeatable: list[int] = []
     for place in range(len(tasks)):
         outcome = outcomes[place]
         if isinstance(outcome, Accepted):
-            told.append(handle(outcome))
+            results.append(handle(outcome))
             continue
         has_request_id = place in waiting and bool(waiting[place].request_id)
-        told.append(_told(outcome, place, has_request_id))
+        results.append(_refusal_of(outcome, place, has_request_id))
         if _is_repeatable(outcome, has_request_id):
             repeatable.append(place)
-    return Enqueued(told, repeatable)
+    return Enqueued(results, repeatable)
 
 
 class _Calls:
@@ -142,7 +142,7 @@ def _size_bytes(task: NewTask) -> int:
         return 0
 
 
-def _told(refusal: Rejected, place: int, has_request_id: bool) -> Rejected:
+def _refusal_of(refusal: Rejected, place: int, has_request_id: bool) -> Rejected:
     """Names the task by its place among all, and says what to do if nobody knows whether it was accepted."""
     refusal = at_place(refusal, place)
     field, message = refusal.field, refusal.message

@@ -176,7 +176,7 @@ class NotAllAccepted(HoldfastError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A handle belongs to the app of its process: on the way to another one its task's id is left of it.
-        ids = [getattr(each, "id", each) for each in self.accepted]
+        ids = [getattr(task, "id", task) for task in self.accepted]
         return type(self), (ids, self.refused, self.repeatable)
 
     def __str__(self) -> str:

@@ -56,7 +56,7 @@ class Service:
 
     async def wait(self, *others: Coroutine[Any, Any, object], timeout_s: float | None = None) -> None:
         """Until something here has failed, or one of the others has ended, or for so long. The others are cancelled."""
-        waits = [asyncio.create_task(each) for each in (self._has_failed.wait(), *others)]
+        waits = [asyncio.create_task(other) for other in (self._has_failed.wait(), *others)]
         try:
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -3,8 +3,8 @@ them knows the messages of the wire API, and time is an argument.
 
 homes.py, sets.py       where a queue is; groups.py: how often a shard was founded; task_ids.py: where a task is
 calls.py                what a call names; placing.py: its shards, and those of new tasks
-splitting.py            a batch as parts, and the answers joined; sums.py, leases.py, pages.py: numbers, leases, lists
+splitting.py            a batch as parts, and the answers joined; sums.py, pages.py: numbers, lists
 leaders.py              who leads a shard, as far as is known
 retries.py              the retry state of a call; silence.py: whom to ask while its server says nothing
-reserve_calls.py        one Reserve over several shards; turns.py: where it begins; patience.py: how long it waits where
+reserve_calls.py        one Reserve over several shards; patience.py: how long it waits where
 """

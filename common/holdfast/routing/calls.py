@@ -3,6 +3,7 @@ does not know.
 """
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 
@@ -13,16 +14,8 @@ class Items(NamedTuple):
     task_id: Callable[[Any], str]  # of an item, or of its first task
 
 
-def _of_claim(item: Any) -> str:
-    task_id: str = item.claim.task_id
-    return task_id
-
-
-def _of_item(item: Any) -> str:
-    task_id: str = item.task_id
-    return task_id
-
-
+_of_claim: Callable[[Any], str] = attrgetter("claim.task_id")
+_of_item: Callable[[Any], str] = attrgetter("task_id")
 # Calls on tasks that are there already, by all their lists of such items.
 BY_TASK = {
     "Ack": (Items("items", _of_claim), Items("ranges", _of_item)),

@@ -1,8 +1,8 @@
-"""The number of a shard's founding. A shard that is created anew has another one, so that no replica of its former life
-is taken for one of the new.
+"""The number of a shard's founding. A shard that is created anew has another one, so that no replica of its former
+incarnation is taken for one of the new.
 
 A group of the partition map has its highest bit (of 64) set and carries the incarnation, which goes into the fencing
-tokens of its tasks: those of a later life are larger. Without that bit a group was drawn by a node, and is the first.
+tokens of its tasks: those of a later one are larger. Without that bit a group was drawn by a node, and is the first.
 """
 
 INCARNATION_MAX = (1 << 16) - 1

@@ -53,7 +53,9 @@ class KnownLeader(ABC):
         """It does not lead, or does not answer. A suspect's name counts only in a newer epoch."""
         if suspect:
             self._suspects[address] = (now_s + self._suspect_s, self._epoch)
-            self._suspects = {each: suspected for each, suspected in self._suspects.items() if suspected[0] > now_s}
+            self._suspects = {
+                address: suspected for address, suspected in self._suspects.items() if suspected[0] > now_s
+            }
         if self.named == address:
             self.named = None
 

@@ -40,7 +40,7 @@ def place_of(token: str, order: Sequence[int]) -> tuple[int, str]:
     shard = int(number)
     if shard in order:
         return order.index(shard), inner
-    following = [at for at, each in enumerate(order) if at and each > shard]
+    following = [index for index, other in enumerate(order) if index and other > shard]
     return (following[0], "") if following else (len(order), "")
 
 
@@ -51,20 +51,20 @@ class Walk:
     def __init__(self, order: Sequence[int], token: str, wanted: int, *, shards_max: int = SHARDS_ASKED_MAX) -> None:
         """Raises PageTokenError."""
         self._order = order
-        self._at, self.token = place_of(token, order)
+        self._position, self.token = place_of(token, order)
         self.wanted = wanted
         self._bytes_left = PAGE_BYTES_MAX
         self._shards_left = shards_max
-        self.is_done = self._at >= len(order)
+        self.is_done = self._position >= len(order)
 
     @property
     def shard(self) -> int:
-        return self._order[self._at]
+        return self._order[self._position]
 
     @property
     def next_token(self) -> str:
         """Empty on the last page."""
-        return "" if self._at >= len(self._order) else f"{self.shard}.{self.token}"
+        return "" if self._position >= len(self._order) else f"{self.shard}.{self.token}"
 
     def came(self, items: int, size_bytes: int, next_token: str) -> None:
         """What the shard answered. One that has more has looked at as much as it does in one call: the next call is the
@@ -74,14 +74,14 @@ class Walk:
         self._shards_left -= 1
         self.token = next_token
         if not next_token:
-            self._at += 1
+            self._position += 1
         is_full = self.wanted <= 0 or self._bytes_left <= 0 or self._shards_left <= 0
-        self.is_done = bool(next_token) or is_full or self._at >= len(self._order)
+        self.is_done = bool(next_token) or is_full or self._position >= len(self._order)
 
     def missed(self) -> None:
         """The shard did not answer, and the list goes on without it. The page ends here: the caller's time is used up,
         and the next shard has a right to as much."""
-        self._at += 1
+        self._position += 1
         self.token = ""
         self.is_done = True
 

@@ -61,7 +61,7 @@ class UnhealthyShards:
 
     def failed(self, shard: int, now_s: float, leader: Leader = None) -> None:
         """`leader`: who is known to lead it."""
-        self._until = {each: known for each, known in self._until.items() if known[0] + self._backoff.max_s > now_s}
+        self._until = {shard: known for shard, known in self._until.items() if known[0] + self._backoff.max_s > now_s}
         until_s, led_by, failures = self._until.get(shard, (0.0, leader, 0))
         if led_by != leader or not failures:
             failures = 1
@@ -78,8 +78,8 @@ class UnhealthyShards:
                 self.failed(other, now_s, leader)
 
     def answered(self, shard: int, leader: Leader = None) -> None:
-        for each in (shard, *self._marked_of(leader)):
-            self._until.pop(each, None)
+        for marked in (shard, *self._marked_of(leader)):
+            self._until.pop(marked, None)
 
     def has(self, shard: int, now_s: float, leader: Leader = None) -> bool:
         until_s, led_by, _ = self._until.get(shard, (0.0, leader, 0))
@@ -90,13 +90,13 @@ class UnhealthyShards:
         if self.has(shard, now_s, leader):
             return False
         if shard in self._until:
-            for each in {shard, *self._marked_of(leader)}:
-                _, led_by, failures = self._until[each]
-                self._until[each] = (now_s + TRY_S_MAX, led_by, failures)
+            for marked in {shard, *self._marked_of(leader)}:
+                _, led_by, failures = self._until[marked]
+                self._until[marked] = (now_s + TRY_S_MAX, led_by, failures)
         return True
 
     def _marked_of(self, leader: Leader) -> list[int]:
         """Shards that did not answer, and that this node leads."""
         if leader is None:
             return []
-        return [each for each, (_, led_by, _) in self._until.items() if led_by is not None and led_by[0] == leader[0]]
+        return [shard for shard, (_, led_by, _) in self._until.items() if led_by is not None and led_by[0] == leader[0]]

@@ -24,7 +24,7 @@ def shards_of_tasks(task_ids: Sequence[str], shard_count: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedTasks:
     """Where the tasks of an Enqueue go."""
 
     shards: list[int]  # in the order of `specs_of`; one entry if all go there
@@ -37,15 +37,15 @@ def specs_of(request: Any) -> Sequence[Any]:
     return [*request.tasks, *(run.task for run in request.runs)] if request.runs else request.tasks
 
 
-def place(tasks: Sequence[Any], route: Callable[[str], QueueRoute], pick: int) -> Placed:
+def place(tasks: Sequence[Any], route: Callable[[str], QueueRoute], pick: int) -> PlacedTasks:
     """Tasks of a queue that was never spread or pinned go to its home. Raises UnknownGenerationError."""
     routes = {queue: route(queue) for queue in {task.queue for task in tasks}}
     # How ids begin says enough, and there are few beginnings: this runs for every task of every call.
     beginnings = {task.request_id[:HOME_BEGINNING] for task in tasks}
     if not any(route.sets for route in routes.values()) and all(map(is_of_home, beginnings)):
         if len({route.home for route in routes.values()}) <= 1:
-            return Placed([next((route.home for route in routes.values()), 0)], {})
-        return Placed([routes[task.queue].home for task in tasks], {})
+            return PlacedTasks([next((route.home for route in routes.values()), 0)], {})
+        return PlacedTasks([routes[task.queue].home for task in tasks], {})
     shards = []
     generations: dict[str, int] = {}
     # All automatic keys of one call go to one shard, unless their tasks have keys.
@@ -63,4 +63,4 @@ def place(tasks: Sequence[Any], route: Callable[[str], QueueRoute], pick: int) -
         if shard is None:
             shard = shards_of_calls[key] = shard_for_task(routes[queue], request_id, "", "", pick)
         shards.append(shard)
-    return Placed(shards[:1] if len(set(shards)) == 1 else shards, generations)
+    return PlacedTasks(shards[:1] if len(set(shards)) == 1 else shards, generations)

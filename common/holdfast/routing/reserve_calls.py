@@ -2,6 +2,7 @@
 times are on one clock, which is handed in. Failures are the errors of routers or clients, which say what they mean.
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -140,3 +141,21 @@ class ReserveCall:
         pause_s = BEATEN.longest_s(self._beaten)
         self._beaten += 1
         return max(0.0, min(pause_s, self.ends_s - now_s))
+
+
+def shards_in_turn(places: Places, key: str) -> list[int]:
+    """All these shards, in an order that is the same for the same `key`.
+
+    The shards of the first queue come first, and each of them is as likely as the others to be the very first. While
+    there is much to do, the first one answers with whatever it has: the tasks of a shard that is hardly ever the first
+    for its queue would be left until all the others have none of any queue.
+    """
+    start = zlib.crc32(key.encode())
+    by_queue: dict[int, list[int]] = {}
+    for shard in sorted(places):
+        by_queue.setdefault(min(places[shard]), []).append(shard)
+    order: list[int] = []
+    for _, shards in sorted(by_queue.items()):
+        first = start % len(shards)
+        order += shards[first:] + shards[:first]
+    return order

@@ -42,21 +42,19 @@ class QueueRoute:
 
 
 class UnknownGenerationError(Exception):
-    """Nobody can say by this map where a first attempt with such an id went, or will go."""
+    """Nobody can say by this map where a first attempt with such an id went, or will go. Nothing was done; by another
+    map it may be known."""
 
     def __init__(self, queue: str, generation: int, newest: int) -> None:
-        super().__init__(f"the map knows no set {generation} of the queue {queue}, the newest is {newest}")
-        self.queue = queue
-        self.generation = generation  # of the id
-        self.newest = newest  # that the map knows
-
-
-class NewerGenerationError(UnknownGenerationError):
-    """The client has heard of a set that this map has not heard of yet."""
-
-
-class ForgottenGenerationError(UnknownGenerationError):
-    """The set was left so long ago that the map does not have it any more."""
+        """`generation`: of the id; `newest`: that the map knows."""
+        is_newer = generation > newest
+        which = "it has not been heard of here yet" if is_newer else "it was left too long ago to be known"
+        super().__init__(
+            f"Expected a request_id made up for one of the sets of shards of queue {queue} that are known here, the "
+            f"newest is {newest}, but it is for set {generation}: {which}."
+        )
+        why = "newer" if is_newer else "forgotten"
+        self.metadata = {"queue": queue, "generation": str(newest), "why": why}  # of the refusal
 
 
 class AutomaticKey(NamedTuple):
@@ -148,5 +146,4 @@ def _set_of(route: QueueRoute, generation: int) -> tuple[int, ...]:
     for known, shards in reversed(route.sets):
         if known == generation:
             return shards or (route.home,)
-    kind = NewerGenerationError if generation > route.generation else ForgottenGenerationError
-    raise kind(route.queue, generation, route.generation)
+    raise UnknownGenerationError(route.queue, generation, route.generation)

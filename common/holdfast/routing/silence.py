@@ -70,10 +70,10 @@ class SilentCalls:
 
     def whom_to_ask(self) -> list[str]:
         """Who leads; nobody if it is known already that another one does."""
-        at = {call.address for call in self._calls}
-        if self._leader.named not in (None, *at):
+        called = {call.address for call in self._calls}
+        if self._leader.named not in (None, *called):
             return []
-        return [each for each in self._leader.candidates() if each not in at]
+        return [candidate for candidate in self._leader.candidates() if candidate not in called]
 
     def heard(self, leader: tuple[str, int], now_s: float) -> None:
         """Address and epoch, as somebody else named them."""

@@ -33,8 +33,8 @@ def split(keys: Sequence[int]) -> dict[int, list[int]]:
 def split_over(shards: Iterable[Iterable[int]]) -> dict[int, list[int]]:
     """The same where an item may belong to several shards, as a queue does."""
     parts: dict[int, list[int]] = {}
-    for position, each in enumerate(shards):
-        for shard in each:
+    for position, shards_of_item in enumerate(shards):
+        for shard in shards_of_item:
             parts.setdefault(shard, []).append(position)
     return parts
 
@@ -88,7 +88,7 @@ def split_request(request: Any, parts: Mapping[int, Part]) -> dict[int, Any]:
         own.CopyFrom(of_all)
         for field, positions in part.items():
             items = getattr(request, field)
-            getattr(own, field).extend([items[at] for at in positions])
+            getattr(own, field).extend([items[index] for index in positions])
     return requests
 
 

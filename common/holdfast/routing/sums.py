@@ -13,15 +13,15 @@ def sum_parts(kind: Any, parts: Iterable[tuple[Sequence[int], Any]], count: int)
     `join_parts`. If a shard cannot say, neither can we."""
     reported: list[list[Any]] = [[] for _ in range(count)]
     for positions, answer in parts:
-        for at, outcome in zip(positions, outcomes_of(kind, answer, positions), strict=True):
-            reported[at].append(outcome)
+        for index, outcome in zip(positions, outcomes_of(kind, answer, positions), strict=True):
+            reported[index].append(outcome)
     return kind(outcomes=[_sum_outcomes(outcomes) for outcomes in reported])
 
 
 def _sum_outcomes(outcomes: Sequence[Any]) -> Any:
     """A queue need not have been used on each of its shards: one that knows it is enough."""
     counted = [outcome for outcome in outcomes if outcome.HasField("counts")]
-    refused = next((each for each in outcomes if each.rejection.reason not in ("", "QUEUE_NOT_FOUND")), None)
+    refused = next((outcome for outcome in outcomes if outcome.rejection.reason not in ("", "QUEUE_NOT_FOUND")), None)
     if refused is not None or not counted:
         return refused or outcomes[0]
     for outcome in counted[1:]:
@@ -58,21 +58,21 @@ def add_worker(into: Any, more: Any) -> None:
 
 def _add_latencies(into: Any, more: Any) -> None:
     """Histograms, by the type of task."""
-    known = {each.type: each for each in into}
-    for each in more:
-        found = known.get(each.type)
+    known = {total.type: total for total in into}
+    for latency in more:
+        found = known.get(latency.type)
         if found is None:
-            into.add().CopyFrom(each)
+            into.add().CopyFrom(latency)
             continue
-        _add_each(found.ready_to_claim, each.ready_to_claim)
-        _add_each(found.claim_to_ack, each.claim_to_ack)
-        found.ready_to_claim_ms_total += each.ready_to_claim_ms_total
-        found.claim_to_ack_ms_total += each.claim_to_ack_ms_total
+        _add_each(found.ready_to_claim, latency.ready_to_claim)
+        _add_each(found.claim_to_ack, latency.claim_to_ack)
+        found.ready_to_claim_ms_total += latency.ready_to_claim_ms_total
+        found.claim_to_ack_ms_total += latency.claim_to_ack_ms_total
 
 
 def _add_each(into: Any, more: Any) -> None:
     """Of histograms with the same bounds; one that ends earlier has nothing in what follows."""
     both = min(len(into), len(more))
-    for at in range(both):
-        into[at] += more[at]
+    for index in range(both):
+        into[index] += more[index]
     into.extend(more[both:])

@@ -38,8 +38,8 @@ def later_task_ids(first: str, count: int) -> list[str]:
     while len(ids) < count:
         digits = f"{number:032x}"
         begin = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:-_DIGITS]}"
-        at = number % len(_ENDS)
-        ends = _ENDS[at : at + count - len(ids)]
+        position = number % len(_ENDS)
+        ends = _ENDS[position : position + count - len(ids)]
         ids += [begin + end for end in ends]
         number += len(ends)
     return ids

@@ -44,9 +44,9 @@ class Intake:
         self._others_max = int(bytes_max * SETTLING_SHARE)
         silent = _SilentConnections()
         places = max(RECEIVING_MIN, NEW_TASKS_BYTES_MAX // message_bytes_max)
-        self._new_tasks = _Lane(places, NEW_TASKS_SECONDS, waiting_max, silent)
+        self._new_tasks = _BodyQueue(places, NEW_TASKS_SECONDS, waiting_max, silent)
         places = max(RECEIVING_MIN, OTHERS_BYTES_MAX // message_bytes_max)
-        self._others = _Lane(places, OTHERS_SECONDS, waiting_max, silent)  # not behind new tasks of many megabytes
+        self._others = _BodyQueue(places, OTHERS_SECONDS, waiting_max, silent)  # not behind new tasks of many megabytes
         self._asides = RECEIVING_MIN
 
     async def receive(self, context: Any, *, brings_tasks: bool) -> bytes:
@@ -99,7 +99,7 @@ class _Reading:
         self.task.cancel()
 
 
-class _Lane:
+class _BodyQueue:
     """Calls whose bodies are being received, a few at a time. The others wait, and their connections take turns."""
 
     def __init__(self, places: int, moment_s: float, waiting_max: int, silent: "_SilentConnections") -> None:
@@ -179,7 +179,7 @@ class _Lane:
         self._watch = None
         now_s = asyncio.get_running_loop().time()
         wanted = len(self._waiting) + len(self._waiting_silent)
-        late = [each for each in self._quick if each.since_s <= now_s - self._moment_s and not each.is_ended]
+        late = [call for call in self._quick if call.since_s <= now_s - self._moment_s and not call.is_ended]
         for reading in late[:wanted]:
             if self._find_slow_place(reading, now_s):
                 del self._quick[reading]
@@ -225,7 +225,7 @@ class _Turns:
         if self._count >= self._waiting_max:
             if len(calls) * len(self._calls) >= self._count:
                 raise self.refusal()
-            self._refuse_newest(max(self._calls, key=lambda each: len(self._calls[each])))
+            self._refuse_newest(max(self._calls, key=lambda other: len(self._calls[other])))
         turn = asyncio.get_running_loop().create_future()
         self._calls.setdefault(connection, calls)[turn] = None
         self._count += 1

@@ -126,9 +126,9 @@ class _Connection(H11Protocol):
         if len(others) >= CONNECTIONS_MAX:
             # Of those that have asked for something, or of those that have not, whichever are more: neither a scrape
             # nor a probe whose request is on its way pays for a flood of the other kind.
-            silent = [each for each in others if each.cycle is None]
+            silent = [other for other in others if other.cycle is None]
             many = silent if 2 * len(silent) >= len(others) else others.difference(silent)
-            oldest: _Connection = min(many, key=lambda each: each._began_s)
+            oldest: _Connection = min(many, key=lambda connection: connection._began_s)
             others.discard(oldest)  # at once, so that it is not counted until it has closed
             oldest.transport.abort()
 

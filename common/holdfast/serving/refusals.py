@@ -180,19 +180,6 @@ def shutting_down() -> RefusedError:
     return RefusedError(SHUTTING_DOWN, "This broker is shutting down; try again in a moment.", retry_after_ms=1000)
 
 
-def stale_map(queue: str, generation: int, newest: int) -> RefusedError:
-    """Nothing was done, because it cannot be said here where a first attempt went; another server may know."""
-    is_newer = generation > newest
-    which = "this server has not heard of it yet" if is_newer else "it was left too long ago to be known"
-    return RefusedError(
-        STALE_MAP,
-        f"Expected a request_id made up for one of the sets of shards of queue {queue} that are known here, the newest "
-        f"is {newest}, but it is for set {generation}: {which}.",
-        retry_after_ms=100,
-        metadata={"queue": queue, "generation": str(newest), "why": "newer" if is_newer else "forgotten"},
-    )
-
-
 def older_set(generations: Mapping[str, int]) -> RefusedError:
     """Nothing was done: the tasks of these queues should go to newer sets of shards than their automatic keys name."""
     [(queue, newest), *others] = list(generations.items())[:_SETS_REPORTED]

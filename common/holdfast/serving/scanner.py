@@ -92,49 +92,49 @@ def scan(data: bytes, shape: Shape) -> None:
 
 def _scan(
     data: bytes,
-    at: int,
+    offset: int,
     end: int,
     fields_max: int,
     inside: dict[int, tuple[int, Shape | Packed]],
     totals: dict[Shape, int],
 ) -> None:
-    start, left = at, fields_max
+    start, left = offset, fields_max
     single: tuple[int, ...] = ()  # tags of what must not come again
-    while at < end:
+    while offset < end:
         left -= 1
         if left < 0:
             number, count = _most_frequent(data, start, max(1, fields_max))
             raise TooManyFieldsError((number,), fields_max, count)
-        tag = data[at]
-        at += 1
+        tag = data[offset]
+        offset += 1
         if tag >= 0x80:
-            tag, at = _varint(data, at - 1)
+            tag, offset = _varint(data, offset - 1)
         kind = tag & 7
         if kind == _LENGTH:
-            size = data[at]
-            at += 1
+            size = data[offset]
+            offset += 1
             if size >= 0x80:
-                size, at = _varint(data, at - 1)
-            if size > end - at:
+                size, offset = _varint(data, offset - 1)
+            if size > end - offset:
                 raise BrokenBytesError
             if tag in inside:
                 unseen_bytes_max, shape = inside[tag]
                 if size > unseen_bytes_max:
-                    single = _scan_inside(data, at, at + size, tag, shape, single, totals)
-            at += size
+                    single = _scan_inside(data, offset, offset + size, tag, shape, single, totals)
+            offset += size
         elif kind == _VARINT:
-            while data[at] >= 0x80:
-                at += 1
-            at += 1
+            while data[offset] >= 0x80:
+                offset += 1
+            offset += 1
         else:
-            at += _fixed_bytes(kind)
-    if at > end:
+            offset += _fixed_bytes(kind)
+    if offset > end:
         raise BrokenBytesError
 
 
 def _scan_inside(
     data: bytes,
-    at: int,
+    offset: int,
     end: int,
     tag: int,
     shape: Shape | Packed,
@@ -145,7 +145,7 @@ def _scan_inside(
     if tag in single:
         raise TooManyFieldsError((tag >> 3,), 1, 2)
     if isinstance(shape, Packed):
-        count = (end - at) // shape.number_bytes if shape.number_bytes else _varints(data[at:end])
+        count = (end - offset) // shape.number_bytes if shape.number_bytes else _varints(data[offset:end])
         if count > shape.numbers_max:
             raise TooManyFieldsError((tag >> 3,), shape.numbers_max, count)
         return single
@@ -153,9 +153,9 @@ def _scan_inside(
         total = totals[shape] = totals.get(shape, 0) + 1
         if total > shape.total_max:
             raise TooManyFieldsError((tag >> 3,), shape.total_max, total, is_total=True)
-    if end - at > shape.unseen_bytes_max:
+    if end - offset > shape.unseen_bytes_max:
         try:
-            _scan(data, at, end, shape.fields_max, shape.inside, totals)
+            _scan(data, offset, end, shape.fields_max, shape.inside, totals)
         except TooManyFieldsError as error:
             path = (tag >> 3, *error.path)
             raise TooManyFieldsError(path, error.limit, error.count, is_total=error.is_total) from None
@@ -175,37 +175,37 @@ def _fixed_bytes(kind: int) -> int:
     raise BrokenBytesError
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     """The number that begins there, and where it ends."""
     value = 0
     for place in range(_VARINT_BYTES_MAX):
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             if value > _NUMBER_MAX:
                 raise BrokenBytesError
-            return value, at
+            return value, offset
     raise BrokenBytesError
 
 
-def _most_frequent(data: bytes, at: int, fields: int) -> tuple[int, int]:
+def _most_frequent(data: bytes, offset: int, fields: int) -> tuple[int, int]:
     """The number of the field that stands there most often, and how often; of those fields that were just counted."""
-    [found] = Counter(_numbers(data, at, fields)).most_common(1)
+    [found] = Counter(_numbers(data, offset, fields)).most_common(1)
     return found
 
 
-def _numbers(data: bytes, at: int, fields: int) -> Iterator[int]:
+def _numbers(data: bytes, offset: int, fields: int) -> Iterator[int]:
     for _ in range(fields):
-        tag, at = _varint(data, at)
+        tag, offset = _varint(data, offset)
         yield tag >> 3
         kind = tag & 7
         if kind == _LENGTH:
-            size, at = _varint(data, at)
-            at += size
+            size, offset = _varint(data, offset)
+            offset += size
         elif kind == _VARINT:
-            while data[at] >= 0x80:
-                at += 1
-            at += 1
+            while data[offset] >= 0x80:
+                offset += 1
+            offset += 1
         else:
-            at += _fixed_bytes(kind)
+            offset += _fixed_bytes(kind)

@@ -115,8 +115,8 @@ class ServerSettings(BaseSettings):
         ports = [name for name in fields if getattr(self, name)]
         return [
             (name, "must differ from", other)
-            for at, name in enumerate(ports)
-            for other in ports[:at]
+            for index, name in enumerate(ports)
+            for other in ports[:index]
             if self.is_equal(name, other)
         ]
 
@@ -225,8 +225,8 @@ def _problem_lines(settings: type[ServerSettings], error: ErrorDetails, origins:
 
 def _row_problem(name: str, table: Table, error: ErrorDetails, origin: str) -> str:
     """A key of one row of a list; people count from one."""
-    _, at, key = error["loc"]
-    where = f"{name}: {key} of {table.noun} {int(at) + 1} in the list"
+    _, row, key = error["loc"]
+    where = f"{name}: {key} of {table.noun} {int(row) + 1} in the list"
     fields = table.row.model_fields
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(key), fields, n=1)
@@ -250,7 +250,7 @@ def _allowed(settings: type[ServerSettings], name: str) -> str:
 def _details(field: Any) -> list[Any]:
     """What is said of a field beside its type; of one that may be absent some of it is said inside the type."""
     inside = [item for choice in get_args(field.annotation) for item in getattr(choice, "__metadata__", ())]
-    return [*field.metadata, *(each for item in inside for each in getattr(item, "metadata", [item]))]
+    return [*field.metadata, *(constraint for item in inside for constraint in getattr(item, "metadata", [item]))]
 
 
 def _words(field: Any) -> str:

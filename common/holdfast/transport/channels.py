@@ -19,7 +19,7 @@ _FAULTS = frozenset({"INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS"})
 Metadata = tuple[tuple[str, str], ...]
 
 
-class Outgoing(Protocol):
+class OutgoingCall(Protocol):
     """A call under way to a server."""
 
     def cancel(self) -> object: ...
@@ -37,7 +37,9 @@ class Outgoing(Protocol):
 class Channels(Protocol):
     """The ways to the servers."""
 
-    def call(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> Outgoing: ...
+    def call(
+        self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float
+    ) -> OutgoingCall: ...
 
 
 @dataclass(eq=False)

@@ -1,11 +1,8 @@
 """Ending a call before its time, and hearing what is known of it then."""
 
 import asyncio
-from typing import Protocol
 
-
-class Cancellable(Protocol):
-    def cancel(self) -> object: ...
+from holdfast.routing.silence import Cancellable
 
 
 class Patience:

@@ -212,11 +212,15 @@ class GrpcChannels:
     async def keep(self, addresses: Collection[str]) -> None:
         """Closes the channels to all others, but for those with calls under way."""
         await self._close(
-            [each for each, server in self._servers.items() if each not in addresses and not server.calls_under_way]
+            [
+                address
+                for address, server in self._servers.items()
+                if address not in addresses and not server.calls_under_way
+            ]
         )
 
     async def close_unused(self, now_s: float) -> None:
-        used = [each for each, server in self._servers.items() if now_s - server.used_s <= UNUSED_S]
+        used = [address for address, server in self._servers.items() if now_s - server.used_s <= UNUSED_S]
         await self.keep(used)
 
     async def close(self) -> None:

@@ -49,6 +49,8 @@ class SplitCall(ABC, Generic[ReplyT]):
         self.request = request
         self.response = response
         self.failures = failures
+        # By shard: when the part that was answered was sent. Left out where answers say how long that took (routed_ms).
+        self.sent_s: dict[int, float] = {}
 
     @abstractmethod
     async def send_whole(self, shard: int) -> ReplyT:
@@ -89,9 +91,6 @@ class SplitCall(ABC, Generic[ReplyT]):
 
     def page_size(self) -> int:
         return self.request.page_size or PAGE_DEFAULT
-
-    def count_leases(self, responses: Mapping[int, Any]) -> None:
-        """Makes the waits in the responses, by shard, count from one moment."""
 
 
 async def send_over_shards(
@@ -139,10 +138,10 @@ async def send_parts(call: SplitCall[ReplyT], parts: Parts[Any], fields: Sequenc
             response = await call.send(shard, requests[shard], giving_up)
         except call.failures as failure:
             return failure
-        for field, at in positions[shard].items():
+        for field, of_field in positions[shard].items():
             outcomes = getattr(response, answered_in(field))
-            if len(outcomes) != len(at):
-                return call.malformed(len(outcomes), len(at))
+            if len(outcomes) != len(of_field):
+                return call.malformed(len(outcomes), len(of_field))
         return response
 
     answers = await parts.send(requests, one, is_impatient=call.name != "WaitTasks")
@@ -155,11 +154,24 @@ def _reported(call: SplitCall[Any], answers: Mapping[int, Any]) -> dict[int, Any
     failures = [answer for answer in answers.values() if isinstance(answer, call.failures)]
     if failures and len(failures) == len(answers) and call.are_alike(failures):
         raise failures[0]
-    call.count_leases({shard: answer for shard, answer in answers.items() if not isinstance(answer, call.failures)})
+    if call.name == "Extend":
+        _count_leases(call, {shard: each for shard, each in answers.items() if not isinstance(each, call.failures)})
     return {
         shard: call.rejection(answer) if isinstance(answer, call.failures) else answer
         for shard, answer in answers.items()
     }
+
+
+def _count_leases(call: SplitCall[Any], responses: Mapping[int, Any]) -> None:
+    """The caller counts leases from one moment, but each part was sent at a moment of its own, the last time perhaps
+    long after the others: what passed until then is added to its waits."""
+    first_s = min(call.sent_s.values(), default=0.0)
+    for shard, response in responses.items():
+        waited_ms = int((call.sent_s.get(shard, first_s) - first_s) * 1000) + response.routed_ms
+        response.routed_ms = 0
+        for outcome in response.outcomes:
+            if waited_ms and outcome.HasField("extended"):
+                outcome.extended.waited_ms += waited_ms
 
 
 async def _queue_stats(call: SplitCall[ReplyT], route: Callable[[str], QueueRoute]) -> ReplyT:
@@ -169,7 +181,9 @@ async def _queue_stats(call: SplitCall[ReplyT], route: Callable[[str], QueueRout
     places = split_over(counted(route(queue)) for queue in queues)
     if len(places) <= 1 or not call.may_split():
         return await call.send_whole(next(iter(places), 0))
-    asked = {shard: type(call.request)(queues=[queues[at] for at in at_shard]) for shard, at_shard in places.items()}
+    asked = {
+        shard: type(call.request)(queues=[queues[index] for index in at_shard]) for shard, at_shard in places.items()
+    }
     reported = _reported(call, await _at_all(call, asked))
     return call.reply(sum_parts(call.response, ((places[shard], reported[shard]) for shard in places), len(queues)))
 

@@ -40,7 +40,7 @@ class Parts(Generic[ResultT]):
             if has_answered:
                 self._unhealthy.answered(shard)
                 if not timers and is_impatient:
-                    timers.extend(self._give_up_later(patience))
+                    timers.extend(self.give_up_later(patience))
             elif has_answered is False:
                 self._unhealthy.failed(shard, time.monotonic(), self._leader_of(shard))
             return result
@@ -52,7 +52,7 @@ class Parts(Generic[ResultT]):
                 timer.cancel()
         return dict(zip(patience, results, strict=True))
 
-    def _give_up_later(self, patience: Mapping[int, GivingUp]) -> list[asyncio.TimerHandle]:
+    def give_up_later(self, patience: Mapping[int, GivingUp]) -> list[asyncio.TimerHandle]:
         """What has been answered by then takes no notice."""
         loop, now_s = asyncio.get_running_loop(), time.monotonic()
         return [loop.call_later(self._left_s(shard, now_s), call.give_up) for shard, call in patience.items()]

@@ -35,8 +35,7 @@ from holdfast.routing.patience import (
     UnhealthyShards,
     UsualTimes,
 )
-from holdfast.routing.reserve_calls import FailureMeaning, ReserveCall
-from holdfast.routing.turns import shards_in_turn
+from holdfast.routing.reserve_calls import FailureMeaning, ReserveCall, shards_in_turn
 
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 MARGIN_S = 0.05
@@ -48,7 +47,7 @@ class ShardsCall(ReserveCall):
     def __init__(self, request: pb.ReserveRequest | pb.AwaitTasksRequest, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.request = request
-        self.asked = _look_of(request) if isinstance(request, pb.ReserveRequest) else request
+        self.asked = _poll_request(request) if isinstance(request, pb.ReserveRequest) else request
 
 
 CallT = TypeVar("CallT", bound=ShardsCall)
@@ -162,7 +161,7 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
                 if call.is_over(polled_from_s) and call.has_asked_holders:
                     call.raise_if_unsettled()
             else:
-                order = await self._look_out(call)
+                order = await self._poll_unheard(call)
                 if not order:
                     return self._nothing_anywhere(call)
             await self.pause(call, time.monotonic() - polled_from_s)
@@ -270,9 +269,9 @@ class ReserveOverShards(ABC, Generic[CallT, ReplyT]):
         else:
             call.leave_alone(shard, failure, time.monotonic(), verdict.retry_after_ms)
 
-    # --- looks --------------------------------------------------------------------------------------------------
+    # --- polls --------------------------------------------------------------------------------------------------
 
-    async def _look_out(self, call: CallT) -> list[int]:
+    async def _poll_unheard(self, call: CallT) -> list[int]:
         """Where there is something after a wait that is over: every shard is asked at least once, by a claim, by a wait
         or here."""
         while shards := [shard for shard in call.to_be_asked(time.monotonic()) if shard in call.unheard]:
@@ -386,12 +385,12 @@ def _part_of(request: pb.ReserveRequest, queues: Sequence[int]) -> pb.ReserveReq
 
 def _keep(items: Any, positions: Sequence[int]) -> None:
     if len(positions) < len(items):
-        kept = [items[at] for at in positions]
+        kept = [items[index] for index in positions]
         del items[:]
         items.extend(kept)
 
 
-def _look_of(request: pb.ReserveRequest) -> pb.AwaitTasksRequest:
+def _poll_request(request: pb.ReserveRequest) -> pb.AwaitTasksRequest:
     asked = pb.AwaitTasksRequest(
         queues=request.queues,
         worker=request.worker,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from holdfast.routing.leaders import KnownLeader
 from holdfast.routing.silence import InFlightCall
-from holdfast.transport.channels import CallFailedError, Outgoing
+from holdfast.transport.channels import CallFailedError, OutgoingCall
 from holdfast.transport.giving_up import Patience
 from holdfast.transport.silence import Others, SilenceWatch
 
@@ -26,7 +26,7 @@ class Call(ABC):
         self.wait_s = 0.0  # how long the server is asked to wait in it
 
     @abstractmethod
-    async def begin(self, patience: Patience) -> Outgoing:
+    async def begin(self, patience: Patience) -> OutgoingCall:
         """An attempt at `address`. Raises CallFailedError if it cannot be sent there."""
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Sender:
             call.leader.answered(call.address)
         return answer
 
-    async def _watched(self, call: Call, outgoing: Outgoing) -> bytes:
+    async def _watched(self, call: Call, outgoing: OutgoingCall) -> bytes:
         in_flight = InFlightCall(
             call.leader, call.shard, call.address, outgoing, wait_s=call.wait_s, timeout_s=call.timeout_s,
             now_s=time.monotonic(), may_give_up=lambda: outgoing.is_unsent or call.may_repeat(),

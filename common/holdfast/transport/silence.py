@@ -16,7 +16,7 @@ class Others(Protocol):
         """Address and epoch of the shard's leader as these servers see it; None if they cannot say."""
         ...
 
-    async def looks_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
+    async def waits_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
         """Whether calls may wait at this server because it knows of no leader, and sends them on when it does."""
         ...
 
@@ -68,7 +68,7 @@ class SilenceWatch:
             if leader is not None:
                 silent.heard(leader, time.monotonic())
         for overdue in silent.settle(time.monotonic()):
-            if await self._others.looks_for_leader(overdue.address, overdue.shard, ASK_S_MAX):
+            if await self._others.waits_for_leader(overdue.address, overdue.shard, ASK_S_MAX):
                 overdue.wait_on(time.monotonic())
             else:
                 overdue.leave(time.monotonic())

@@ -72,12 +72,12 @@ def outages(story: Story, began_ns: int) -> list[Outage]:
             by_shard[shard].append(call)
     found = []
     for window in story.windows():
-        each = [_wait_s(calls, window.from_ns) for calls in by_shard.values()]
-        known = [wait_s for wait_s in each if wait_s is not None]
+        waits_s = [_wait_s(calls, window.from_ns) for calls in by_shard.values()]
+        known = [wait_s for wait_s in waits_s if wait_s is not None]
         found.append(
             Outage(
                 f"{window.what} {' '.join(window.nodes)}".strip(), (window.from_ns - began_ns) / S,
-                _wait_s(answered, window.from_ns), max(known) if known and len(known) == len(each) else None,
+                _wait_s(answered, window.from_ns), max(known) if known and len(known) == len(waits_s) else None,
             )
         )  # fmt: skip
     return found

@@ -87,8 +87,8 @@ def ring_cuts(names: Sequence[str]) -> list[tuple[str, str]]:
     """Each still sees its two neighbours in the ring and nobody else: every one sees a majority, no two the same."""
     count = len(names)
     cuts = []
-    for at, name in enumerate(names):
-        seen = {names[at - 1], name, names[(at + 1) % count]}
+    for index, name in enumerate(names):
+        seen = {names[index - 1], name, names[(index + 1) % count]}
         cuts += [(other, name) for other in names if other not in seen]
     return cuts
 

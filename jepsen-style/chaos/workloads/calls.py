@@ -303,8 +303,8 @@ class Calls:
 
     async def _hold(self, caller: Caller, draw: random.Random, _name: str) -> None:
         while self.working:
-            due = [each for each in self.held if self._is_due(*each)][:20]
-            self.held = [each for each in self.held if each not in due]
+            due = [item for item in self.held if self._is_due(*item)][:20]
+            self.held = [item for item in self.held if item not in due]
             for fate, claim in due:
                 kinds = [ACK] if fate == "late" else draw.sample(NEEDS_TOKEN, 2)
                 for kind in kinds:

@@ -33,8 +33,8 @@ class Idlers:
     async def run(self) -> None:
         clients = [AsyncClient(address, retry=False) for address in self.setting.addresses for _ in range(CLIENTS)]
         polls = [
-            asyncio.create_task(self._poll(client, f"idler-{at}-{number}"))
-            for at, client in enumerate(clients)
+            asyncio.create_task(self._poll(client, f"idler-{index}-{number}"))
+            for index, client in enumerate(clients)
             for number in range(POLLS // CLIENTS)
         ]
         try:

@@ -70,7 +70,7 @@ class Limited:
             burst = left = draw.randint(*BURSTS[queue])
             while left > 0 and self.producing:
                 count = min(left, draw.randint(1, BATCH_MAX))
-                await enqueue(caller, [self._task(draw, queue, f"{queue}-{sent + at}") for at in range(count)])
+                await enqueue(caller, [self._task(draw, queue, f"{queue}-{sent + index}") for index in range(count)])
                 sent, left = sent + count, left - count
             await self._rest(draw.uniform(0.5, 1.5) * burst * EVERY_S * self.setting.pace)
 

@@ -45,7 +45,8 @@ class Storms:
             numbers = [at + number for number in draw.sample(range(BATCH), BATCH)]
             numbers.append(draw.randrange(at + 1))
             tasks = [
-                handler_task("quick", QUEUES[each % len(QUEUES)], f"storm-{each}") for each in dict.fromkeys(numbers)
+                handler_task("quick", QUEUES[number % len(QUEUES)], f"storm-{number}")
+                for number in dict.fromkeys(numbers)
             ]
             outcomes = await enqueue(caller, tasks)
             if INFO not in outcomes:  # or else the same ids again

@@ -61,7 +61,7 @@ class ClusterSettings(ServerSettings):
 
     @property
     def etcd_addresses(self) -> list[str]:
-        return [each.strip() for each in (self.etcd_endpoints or "").split(",") if each.strip()]
+        return [endpoint.strip() for endpoint in (self.etcd_endpoints or "").split(",") if endpoint.strip()]
 
 
 class MapSettings(ClusterSettings):

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from holdfast.cluster.etcd.api import Etcd, EtcdError, OutcomeUnknownError, Put, Unchanged
+from holdfast.cluster.etcd.api import CommitUnknownError, Etcd, EtcdError, Put, Unchanged
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.records import RebalancerRecord
@@ -56,7 +56,7 @@ class Election:
         """Returns once the key is this process's."""
         record = RebalancerRecord(self._name).encode()
         while True:
-            with suppress(OutcomeUnknownError):
+            with suppress(CommitUnknownError):
                 await self._etcd.commit([Unchanged(self._key, 0)], [Put(self._key, record, lease)])
             row = await self._etcd.get(self._key)
             if row is not None and row.lease == lease:

@@ -1,10 +1,10 @@
 """`holdfast rebalance --watch`: load the configuration, run the rebalancer, say what happened."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.cluster.etcd.api import EtcdRefusedError
+from holdfast.common.loop import run
 from holdfast.rebalancer.config import ConfigError, RebalancerConfig, load_config
 from holdfast.rebalancer.server import Rebalancer
 from holdfast.serving.logs import get_logger, setup_logs
@@ -23,7 +23,7 @@ def run_rebalance(
     except ConfigError as error:
         return refuse_configuration(error, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
-    return asyncio.run(_serve(config, dry_run=dry_run, as_json=as_json))
+    return run(_serve(config, dry_run=dry_run, as_json=as_json))
 
 
 async def _serve(config: RebalancerConfig, *, dry_run: bool, as_json: bool) -> int:

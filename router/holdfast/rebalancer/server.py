@@ -40,7 +40,7 @@ class Rebalancer:
         self._calls = NodeCalls()
         store = MapStore(self._etcd, config.cluster_name)
         answers = NodeAnswers(self._calls, lambda: self.follower.map)
-        plans = PlanAdmin(store, self.follower, answers.state_bytes, answers.lag, answers.transfer)
+        plans = PlanAdmin(store, self.follower, answers)
         self._election = Election(self._etcd, self.follower, f"{socket.gethostname()}:{os.getpid()}")
         self._watcher = Watcher(config, store, self.follower, plans, self._election, self.metrics, dry_run=dry_run)
         candidacy = [] if dry_run else [self._election.run]

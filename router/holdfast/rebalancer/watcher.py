@@ -77,8 +77,8 @@ class Watcher:
     async def poll(self) -> None:
         """Once. Does at most one thing."""
         found = self._follower.map
-        looks = self._election.is_active or self._dry_run  # who only looks is in nobody's way, and nobody in theirs
-        if not (looks and self._follower.is_current) or found.cluster is None:
+        may_look = self._election.is_active or self._dry_run  # who only looks is in nobody's way, and nobody in theirs
+        if not (may_look and self._follower.is_current) or found.cluster is None:
             self._absences.forget()  # what happened meanwhile was not seen
             return
         record = await self._remember(found)

@@ -16,9 +16,9 @@ from holdfast.router.methods import Method
 from holdfast.routing import placing
 from holdfast.routing.calls import BY_SCHEDULE, BY_TASK, BY_WORKER, task_ids_of
 from holdfast.routing.homes import home_shard
-from holdfast.routing.placing import Placed, shard_of_id, specs_of
+from holdfast.routing.placing import PlacedTasks, shard_of_id, specs_of
 from holdfast.routing.sets import UnknownGenerationError, ever, shard_for_task
-from holdfast.serving.refusals import another_shard, not_on_shard, older_set, stale_map, wrong_shard
+from holdfast.serving.refusals import STALE_MAP, RefusedError, another_shard, not_on_shard, older_set, wrong_shard
 from holdfast.serving.request_limits import ITEMS_MAX
 
 
@@ -72,7 +72,7 @@ def _check_tasks(tasks: Sequence[pb.TaskSpec], shard: int, table: Map) -> None:
         try:
             meant = shard_for_task(route, task.request_id, task.unique_key, task.limit_key, 0)
         except UnknownGenerationError as error:
-            raise stale_map(error.queue, error.generation, error.newest) from None
+            raise _stale_map(error) from None
         if meant != shard:
             refusal = wrong_shard if meant == route.home else not_on_shard
             raise refusal(task.queue, shard, route.home)
@@ -108,17 +108,21 @@ def has_too_many_follow_ups(request: Any) -> bool:
     return isinstance(request, pb.AckRequest) and sum(len(item.follow_ups) for item in request.items) > ITEMS_MAX
 
 
-def place(request: pb.EnqueueRequest, table: Map, pick: int, *, is_first: bool = False) -> Placed:
+def place(request: pb.EnqueueRequest, table: Map, pick: int, *, is_first: bool = False) -> PlacedTasks:
     """Refuses an automatic key that was made for a set of shards that the map does not know: through another router its
     first attempt may have gone anywhere. `is_first`: no attempt was sent before, so keys that were made for an older
     set are refused as well: with others the tasks go where new ones should."""
     try:
         placed = placing.place(specs_of(request), table.route, pick)
     except UnknownGenerationError as error:
-        raise stale_map(error.queue, error.generation, error.newest) from None
+        raise _stale_map(error) from None
     if is_first and placed.generations:
         raise older_set(placed.generations)
     return placed
+
+
+def _stale_map(error: UnknownGenerationError) -> RefusedError:
+    return RefusedError(STALE_MAP, str(error), retry_after_ms=100, metadata=error.metadata)
 
 
 def with_generations(answer: bytes, generations: Mapping[str, int]) -> bytes:

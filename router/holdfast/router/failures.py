@@ -1,7 +1,5 @@
 """How calls to brokers fail, and what the caller hears of it. Pure: statuses are read here, not sent."""
 
-from collections.abc import Sequence
-
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (
     INTERNAL,
@@ -83,8 +81,3 @@ def is_passing(failure: Failure) -> bool:
 def may_pass_if_read(failure: Failure) -> bool:
     """Of a call that only reads or waits: whatever became of it, it did no harm."""
     return (isinstance(failure, CallFailedError) and failure.is_unknown) or failure.reason == OUTCOME_UNKNOWN
-
-
-def same_status(failures: Sequence[Failure]) -> bool:
-    kinds = {(status_of_failure(failure)[0], failure.reason) for failure in failures}
-    return len(kinds) == 1

@@ -19,7 +19,7 @@ from holdfast.router.admission import Admission
 from holdfast.router.failures import Failure, reported
 from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
-from holdfast.transport.channels import CallFailedError, Channels, Metadata, Outgoing
+from holdfast.transport.channels import CallFailedError, Channels, Metadata, OutgoingCall
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.sending import Call, Sender
 
@@ -54,7 +54,7 @@ class _Forwarding(Call):
         self._asked_ms = 0
         self.wait_s = float("inf") if method.waits else 0.0
 
-    async def begin(self, _patience: Patience) -> Outgoing:
+    async def begin(self, _patience: Patience) -> OutgoingCall:
         if not self.address:
             raise CallFailedError("UNAVAILABLE", "no replica has an address", was_connected=False)
         now_s = time.monotonic()
@@ -118,21 +118,15 @@ class Forwarder:
         """Raises CallFailedError or RefusedError. `deadline_s` is on time.monotonic(). No attempt begins after
         `repeats_until_s`; the last one has time until the deadline, so that it is not cut off. `received_s`: when the
         router got the call, if that was before it began to send it."""
-        if method.waits:
-            return await self._send(method, shard, data, deadline_s, patience, repeats_until_s, received_s)
-        self._admission.enter_shard(shard)
-        try:
-            return await self._send(method, shard, data, deadline_s, patience, repeats_until_s, received_s)
-        finally:
-            self._admission.leave_shard(shard)
-
-    async def _send(
-        self, method: Method, shard: int, data: bytes, deadline_s: float, patience: Patience, repeats_until_s: float,
-        received_s: float | None,
-    ) -> bytes:  # fmt: skip
         call = _Forwarding(self._channels, method, self._leaders.of(shard), shard, data, deadline_s, repeats_until_s)
         began_s = call.sent_s if received_s is None else received_s
-        answer = await self._sender.send(call, patience)
+        if not method.waits:
+            self._admission.enter_shard(shard)
+        try:
+            answer = await self._sender.send(call, patience)
+        finally:
+            if not method.waits:
+                self._admission.leave_shard(shard)
         return method.with_routed(answer, call.sent_s - began_s)
 
     async def who_leads(self, addresses: Sequence[str], shard: int | None, timeout_s: float) -> tuple[str, int] | None:
@@ -142,7 +136,7 @@ class Forwarder:
         found = [answer for answer in answers if answer is not None]
         return max(found, key=lambda answer: answer[1], default=None)
 
-    async def looks_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
+    async def waits_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
         return False  # no broker sends calls on
 
     async def _ask(self, address: str, shard: int, timeout_s: float) -> tuple[str, int] | None:

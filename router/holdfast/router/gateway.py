@@ -16,7 +16,7 @@ from holdfast.router.batches import check_named_shard, place, with_generations
 from holdfast.router.callers import Caller
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.leaders import Map
-from holdfast.router.methods import Method
+from holdfast.router.methods import ALL, Method
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.router.split_calls import RouterSplitCall, has_answered
@@ -81,17 +81,9 @@ class Gateway:
         self._handlers: dict[str, _Handler] = {
             "Enqueue": self._enqueue,
             "Reserve": self._reserve,
-            "AwaitTasks": self._await_tasks,
+            "AwaitTasks": self._reserve,
             "ListWorkers": self._list_workers,
-            "FindLeader": self._by_shard,
-            "TransferLeadership": self._by_shard,
-            "ProbeShard": self._by_shard,
-            "BeginBackup": self._by_shard,
-            "CopyShard": self._by_shard,
-            "ResumeDeliveries": self._by_shard,
-            "ListBackupFiles": self._by_shard,
-            "ReadBackupFile": self._by_shard,
-            "EndBackup": self._by_shard,
+            **{method.name: self._by_shard for method in ALL if method.names_shard},
         }
 
     def stop(self) -> None:
@@ -131,7 +123,7 @@ class Gateway:
             self._check_map()
             handler = self._handlers.get(method.name, self._over_shards)
             if caller.shard is not None:
-                handler = self._reserve_as_it_is if method.name == "Reserve" else self._as_it_is
+                handler = self._as_it_is
             deadline_s = self._deadline_s(method, caller)
             if method.waits:
                 return await self._wait(handler(method, data, caller, deadline_s))
@@ -169,13 +161,12 @@ class Gateway:
         assert caller.shard is not None
         shard = self._checked(caller.shard)
         check_named_shard(method, data, shard, self._table)
-        return await self._forwarder.send(method, shard, data, deadline_s)
+        return await self._at_one(method, shard, data, caller, deadline_s)
 
-    async def _reserve_as_it_is(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
-        assert caller.shard is not None
-        shard = self._checked(caller.shard)
-        check_named_shard(method, data, shard, self._table)
-        return await self._reserving.claim(shard, data, caller, deadline_s)
+    async def _at_one(self, method: Method, shard: int, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+        if method.name == "Reserve":
+            return await self._reserving.claim(shard, data, caller, deadline_s)
+        return await self._forwarder.send(method, shard, data, deadline_s)
 
     async def _by_shard(self, method: Method, data: bytes, _caller: Caller, deadline_s: float) -> bytes:
         return await self._forwarder.send(method, self._checked(method.parse(data).shard), data, deadline_s)
@@ -211,18 +202,12 @@ class Gateway:
     async def _reserve(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         request = method.parse(data)
         if len(request.queues) > QUEUES_PER_RESERVE_MAX:  # a broker says what is wrong with it
-            shard = self._table.route(request.queues[0]).home
-            return await self._reserving.claim(shard, data, caller, deadline_s)
+            return await self._at_one(method, self._table.route(request.queues[0]).home, data, caller, deadline_s)
+        if method.name == "AwaitTasks":
+            return await self._reserving.await_tasks(request, data, caller, deadline_s)
         for shard in request.held_at:
             self._checked(shard)
         return await self._reserving.reserve(request, data, caller, deadline_s)
-
-    async def _await_tasks(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
-        request = method.parse(data)
-        if len(request.queues) > QUEUES_PER_RESERVE_MAX:
-            shard = self._table.route(request.queues[0]).home
-            return await self._forwarder.send(method, shard, data, deadline_s)
-        return await self._reserving.await_tasks(request, data, caller, deadline_s)
 
     async def _list_workers(self, method: Method, data: bytes, caller: Caller, deadline_s: float) -> bytes:
         """Brokers do not know who shares the waits of this router."""

@@ -16,7 +16,7 @@ from holdfast.transport.channels import CallFailedError
 
 
 class Map(Protocol):
-    """What a router needs of the partition map."""
+    """What a router needs of the partition map, as it is now."""
 
     @property
     def shard_count(self) -> int:
@@ -37,31 +37,30 @@ class Map(Protocol):
 class MappedLeader(KnownLeader):
     """What is known of the leader of one shard: the map says where its replicas are, and who may lead it."""
 
-    def __init__(self, shard: int, find_map: Callable[[], Map]) -> None:
+    def __init__(self, shard: int, table: Map) -> None:
         super().__init__()
         self._shard = shard
-        self._find_map = find_map
+        self._table = table
         self._hint: tuple[str, int] | None = None  # the last one of the map that was looked at
 
     def candidates(self) -> list[str]:
         """Everybody who may know of this shard; the hint first."""
-        table = self._find_map()
-        hint = table.leader_hint(self._shard)
+        hint = self._table.leader_hint(self._shard)
         first = [address for address in (self.named, hint[0] if hint else None) if address]
-        return list(dict.fromkeys((*first, *table.replica_addresses(self._shard))))
+        return list(dict.fromkeys((*first, *self._table.replica_addresses(self._shard))))
 
     def pick(self, now_s: float, avoid: Collection[str] = ()) -> str | None:
         """Where a call goes: to the leader if it is known, or else to the next replica; None if there is none left."""
         self.poll_map(now_s)
         if self.named is not None and self.named not in avoid:
             return self.named
-        left = [each for each in self.candidates() if each not in avoid]
-        suspects = {each for each, (until_s, _) in self._suspects.items() if now_s < until_s}
-        return next((each for each in left if each not in suspects), left[0] if left else None)
+        left = [candidate for candidate in self.candidates() if candidate not in avoid]
+        suspects = {address for address, (until_s, _) in self._suspects.items() if now_s < until_s}
+        return next((address for address in left if address not in suspects), left[0] if left else None)
 
     def poll_map(self, now_s: float) -> None:
         """Its hint counts once, when it is new."""
-        hint = self._find_map().leader_hint(self._shard)
+        hint = self._table.leader_hint(self._shard)
         if hint is not None and hint != self._hint:
             self._hint = hint
             self.name(*hint, now_s)
@@ -70,14 +69,14 @@ class MappedLeader(KnownLeader):
 class Leaders:
     """The leaders of all shards."""
 
-    def __init__(self, find_map: Callable[[], Map]) -> None:
-        self._find_map = find_map
+    def __init__(self, table: Map) -> None:
+        self._table = table
         self._known: dict[int, MappedLeader] = {}
 
     def of(self, shard: int) -> MappedLeader:
         known = self._known.get(shard)
         if known is None:
-            known = self._known[shard] = MappedLeader(shard, self._find_map)
+            known = self._known[shard] = MappedLeader(shard, self._table)
         return known
 
 

@@ -1,10 +1,10 @@
 """`holdfast router`: load the configuration, run the router, say what happened."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.cluster.etcd.api import EtcdRefusedError
+from holdfast.common.loop import run
 from holdfast.router.config import ConfigError, RouterConfig, load_config
 from holdfast.router.server import Router
 from holdfast.serving.logs import get_logger, setup_logs
@@ -25,7 +25,7 @@ def run_router(config_path: Path | None, overrides: Mapping[str, object], *, as_
     except ConfigError as error:
         return refuse_configuration(error, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
-    return asyncio.run(_serve(config, as_json=as_json))
+    return run(_serve(config, as_json=as_json))
 
 
 async def _serve(config: RouterConfig, *, as_json: bool) -> int:

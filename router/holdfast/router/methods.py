@@ -23,6 +23,7 @@ class Method:
     request: type[Any]
     response: type[Any]
     waits: bool  # its request has a wait_ms
+    names_shard: bool  # its request does
     reports_leases: bool  # its response has a routed_ms
     repeats: Callable[[Any], bool]  # whether carrying it out twice does no harm
 
@@ -116,10 +117,12 @@ def _methods(module: Any, service: str) -> dict[str, Method]:
     for method in module.DESCRIPTOR.services_by_name[service].methods:
         request = GetMessageClass(method.input_type)
         response = GetMessageClass(method.output_type)
-        waits = "wait_ms" in method.input_type.fields_by_name
+        asked = method.input_type.fields_by_name
         reports_leases = "routed_ms" in method.output_type.fields_by_name
         repeats = _REPEATS.get(method.name, _always)
-        found[method.name] = Method(service, method.name, request, response, waits, reports_leases, repeats)
+        found[method.name] = Method(
+            service, method.name, request, response, "wait_ms" in asked, "shard" in asked, reports_leases, repeats
+        )
     return found
 
 

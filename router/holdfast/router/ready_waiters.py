@@ -22,14 +22,14 @@ class Waiter:
         self.is_free = False  # it waits, and was not woken yet
         # The shard that has something for it; None if the wait is over. It is None itself before the first wait.
         self.future: asyncio.Future[int | None] | None = None
-        self.woken_at: tuple[Line, int] | None = None  # for which queue, and by which shard
+        self.woken_at: tuple[WaiterLine, int] | None = None  # for which queue, and by which shard
 
     def give_up(self) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
 
 
-class Line:
+class WaiterLine:
     """Who waits for the tasks of one queue."""
 
     def __init__(self, queue: str) -> None:
@@ -84,13 +84,13 @@ class ReadyWaiters:
     """All lines."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, WaiterLine] = {}
         self.count = 0  # of waiters that are in lines
         self.workers: Counter[str] = Counter()  # their names
 
-    def enter(self, waiter: Waiter) -> list[Line]:
+    def enter(self, waiter: Waiter) -> list[WaiterLine]:
         """The waiter is free from now on, in its old place if it has one. Returns the lines that are new."""
-        new: list[Line] = []
+        new: list[WaiterLine] = []
         is_known = waiter.future is not None
         if not is_known:
             self.count += 1
@@ -101,7 +101,7 @@ class ReadyWaiters:
         for queue, wants in waiter.wants.items():
             line = self.lines.get(queue)
             if line is None:
-                line = self.lines[queue] = Line(queue)
+                line = self.lines[queue] = WaiterLine(queue)
                 new.append(line)
             if not is_known:
                 line.add(waiter, wants)
@@ -115,7 +115,7 @@ class ReadyWaiters:
             for queue in waiter.wants:
                 self.lines[queue].was_free(waiter)
 
-    def leave(self, waiter: Waiter) -> list[Line]:
+    def leave(self, waiter: Waiter) -> list[WaiterLine]:
         """Returns the lines that are empty now: they are no more."""
         if waiter.future is None:
             return []
@@ -125,7 +125,7 @@ class ReadyWaiters:
         self.workers[waiter.worker] -= 1
         if not self.workers[waiter.worker]:
             del self.workers[waiter.worker]
-        empty: list[Line] = []
+        empty: list[WaiterLine] = []
         for queue in waiter.wants:
             line = self.lines[queue]
             line.remove(waiter)
@@ -138,7 +138,7 @@ class ReadyWaiters:
         line = self.lines.get(queue)
         return line is not None and line.free > 0
 
-    def offer(self, line: Line, shard: int, tasks: int, *, suspects: bool = False) -> int:
+    def offer(self, line: WaiterLine, shard: int, tasks: int, *, suspects: bool = False) -> int:
         """Wakes those whose turn it is; returns how many."""
         chosen = line.for_suspect() if suspects else line.first(tasks)
         for waiter in chosen:
@@ -148,12 +148,12 @@ class ReadyWaiters:
             self.not_free(waiter)
         return len(chosen)
 
-    def refuse(self, line: Line, error: Exception) -> None:
+    def refuse(self, line: WaiterLine, error: Exception) -> None:
         """Whoever waits in it is told so."""
         for waiter in line.everyone():
             if waiter.is_free and waiter.future is not None and not waiter.future.done():
                 waiter.future.set_exception(error)
                 self.not_free(waiter)
 
-    def of(self, queues: Iterable[str]) -> list[Line]:
+    def of(self, queues: Iterable[str]) -> list[WaiterLine]:
         return [line for line in map(self.lines.get, queues) if line is not None]

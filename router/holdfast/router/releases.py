@@ -100,8 +100,8 @@ def _request_of(answer: bytes) -> pb.ReleaseRequest | None:
 
 def _claims_of(run: pb.ClaimRun) -> Iterator[pb.ClaimRef]:
     """Of its tasks, one by one: what is given back does something of its own."""
-    for at, task_id in enumerate(later_task_ids(run.task_id, len(run.payloads))):
-        yield pb.ClaimRef(task_id=task_id, token=run.token + at, secret=run.secret)
+    for index, task_id in enumerate(later_task_ids(run.task_id, len(run.payloads))):
+        yield pb.ClaimRef(task_id=task_id, token=run.token + index, secret=run.secret)
 
 
 def _ignore(reserve: "asyncio.Task[bytes]") -> None:

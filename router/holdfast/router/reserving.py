@@ -153,18 +153,15 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
 
     # --- at one shard -------------------------------------------------------------------------------------------
 
-    async def claim(self, shard: int, data: bytes, caller: Caller, deadline_s: float) -> bytes:
+    async def claim(
+        self, shard: int, data: bytes, caller: Caller, deadline_s: float, repeats_until_s: float = float("inf"),
+        *, is_settled_later: bool = False,
+    ) -> bytes:  # fmt: skip
         """At one shard, which may wait for a task.
 
         Claims with a claim_request_id are never given back: they are there to be asked for again, and another router
         may have handed them out already to a caller that did.
         """
-        return await self._claim(shard, data, caller, deadline_s)
-
-    async def _claim(
-        self, shard: int, data: bytes, caller: Caller, deadline_s: float, repeats_until_s: float = float("inf"),
-        *, is_settled_later: bool = False,
-    ) -> bytes:  # fmt: skip
         giving_up = GivingUp()
         reserve = asyncio.create_task(
             self._forwarder.send(
@@ -204,7 +201,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         ends_s = min(call.deadline_s, now_s + (limit_s or 0.0) + UNSETTLED_S) if call.is_hasty else call.deadline_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._claim(
+                return await self.claim(
                     shard, request.SerializeToString(), call.caller, ends_s, now_s + repeats_s,
                     is_settled_later=call.is_hasty,
                 )  # fmt: skip
@@ -248,7 +245,10 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         )
 
     def has_something(self, reply: bytes) -> bool:
-        return _is_answer(reply)
+        try:
+            return says_something(pb.ReserveResponse.FromString(reply))
+        except DecodeError:
+            return True  # the caller will say that it cannot be read
 
     def unsettled(self, shards: Sequence[int], reply: bytes | None = None) -> bytes:
         # Messages that stand one after the other are one, with the fields of both.
@@ -295,7 +295,7 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
             return order
         if self._polling >= POLLS_MAX:
             return []
-        open_ = {at for at, queue in enumerate(call.request.queues) if not self.waits.has_free(queue)}
+        open_ = {index for index, queue in enumerate(call.request.queues) if not self.waits.has_free(queue)}
         tried = [shard for shard in order if not open_.isdisjoint(call.places[shard])]
         return tried or ([] if self._known.has(call.request) else order[:1])
 
@@ -334,7 +334,9 @@ class Reserving(ReserveOverShards[RouterCall, bytes]):
         """What the shards have said to the waits that this call shared."""
         now_s = time.monotonic()
         for shard, positions in call.places.items():
-            waits = [wait for at in positions if (wait := self.waits.of(call.request.queues[at], shard)) is not None]
+            waits = [
+                wait for index in positions if (wait := self.waits.of(call.request.queues[index], shard)) is not None
+            ]
             failures = [wait.failure for wait in waits if wait.failure is not None]
             own = call.failure_of(shard)
             if own is not None and not self.judge(own).is_of_shard:
@@ -357,17 +359,6 @@ def _wait_ends_s(wait_ms: int, wait_ms_max: int, deadline_s: float) -> float:
         sentence = f"Expected {{field}} from 0 to {wait_ms_max}, but got {wait_ms}."
         raise RefusedError(OUT_OF_RANGE, sentence, "wait_ms", f"0..{wait_ms_max}")
     return min(time.monotonic() + wait_ms / 1000, deadline_s - MARGIN_S)
-
-
-def _is_answer(answer: bytes) -> bool:
-    """Whether there is something that the caller should hear of now: claims, or that it should run dry."""
-    if not answer:
-        return False
-    try:
-        response = pb.ReserveResponse.FromString(answer)
-    except DecodeError:
-        return True  # the caller will say that it cannot be read
-    return says_something(response)
 
 
 def _wants(request: pb.ReserveRequest) -> dict[str, int]:

@@ -101,15 +101,12 @@ class Router:
             wait_bytes_max=min(config.wait_bytes_max, config.bytes_in_flight_max // 2),
         )
         self._channels = GrpcChannels(message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True)
-        self._forwarder = Forwarder(Leaders(lambda: routes), self._channels, self._admission)
+        self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission)
         self._releases = Releases(self._forwarder)
         self._node_calls = NodeCalls()
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
         store = MapStore(etcd, config.cluster_name)
-        admin = ClusterAdmin(
-            store, follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
-            hand_over=answers.hand_over,
-        )  # fmt: skip
+        admin = ClusterAdmin(store, follower, answers, answers.hand_over)
         self._gateway = Gateway(
             routes,
             self._forwarder,
@@ -132,8 +129,7 @@ class Router:
             connections_max=connections_allowed(config.connections_max, allow_many_files(), with_states=False),
         )
         self._rpc = RouterServer(
-            self._gateway.handle, self.metrics, limits, batch_bytes_max=config.batch_bytes_max,
-            readiness=self.readiness, check=self._gateway.check,
+            self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness
         )  # fmt: skip
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
-from holdfast.router.ready_waiters import Line, ReadyWaiters, Waiter
+from holdfast.router.ready_waiters import ReadyWaiters, Waiter, WaiterLine
 from holdfast.routing.patience import TRY_S_MAX
 from holdfast.routing.reserve_calls import AWAY_S, BEATEN, WAITED_S
 from holdfast.serving.logs import get_logger
@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 class SharedWait:
     """The wait at one shard for the tasks of one queue."""
 
-    def __init__(self, line: Line, shard: int) -> None:
+    def __init__(self, line: WaiterLine, shard: int) -> None:
         self.line = line
         self.shard = shard
         self.task: asyncio.Task[None] | None = None
@@ -83,9 +83,9 @@ class SharedWaits:
         self._find_shards = find_shards
         self._heard = heard
         self._waiters = ReadyWaiters()
-        self._waits: dict[Line, dict[int, SharedWait]] = {}
-        self._refreshes: dict[Line, asyncio.TimerHandle] = {}
-        self._ended: set[asyncio.Task[None]] = set()  # kept until they end: the event loop does not
+        self._waits: dict[WaiterLine, dict[int, SharedWait]] = {}
+        self._refreshes: dict[WaiterLine, asyncio.TimerHandle] = {}
+        self._running = Service()
         self.at_brokers = 0
 
     @property
@@ -154,11 +154,11 @@ class SharedWaits:
     async def close(self) -> None:
         for line in list(self._waits):
             self._end(line)
-        await end_tasks(self._ended)
+        await self._running.stop()
 
     # --- which waits there are ----------------------------------------------------------------------------------
 
-    def _plan(self, line: Line) -> None:
+    def _plan(self, line: WaiterLine) -> None:
         """Begins and ends waits so that there is one at each shard of the queue."""
         waits = self._waits.setdefault(line, {})
         shards = self._find_shards(line.queue)
@@ -168,7 +168,7 @@ class SharedWaits:
             if shard not in waits:
                 wait = waits[shard] = SharedWait(line, shard)
                 self.at_brokers += 1
-                wait.task = asyncio.create_task(self._run(wait))
+                wait.task = self._running.spawn(self._run(wait))
 
     def _check_room(self, waiter: Waiter) -> None:
         """Refuses a caller whose queues nobody waits for if there would be too many waits at brokers."""
@@ -176,7 +176,7 @@ class SharedWaits:
         if new and self.at_brokers + new > self._waits_max:
             raise overloaded("waits at brokers, one for each shard of each queue", self._waits_max)
 
-    def _end(self, line: Line) -> None:
+    def _end(self, line: WaiterLine) -> None:
         for wait in self._waits.pop(line, {}).values():
             self._stop(wait)
         timer = self._refreshes.pop(line, None)
@@ -187,8 +187,6 @@ class SharedWaits:
         self.at_brokers -= 1
         if wait.task is not None:
             wait.task.cancel()
-            self._ended.add(wait.task)
-            wait.task.add_done_callback(self._ended.discard)
 
     def _changed(self, waiter: Waiter) -> None:
         """Others wait in these lines than before: brokers are told in a while, once for all that changes until then."""
@@ -197,7 +195,7 @@ class SharedWaits:
                 loop = asyncio.get_running_loop()
                 self._refreshes[line] = loop.call_later(REFRESH_S, self._refresh, line)
 
-    def _refresh(self, line: Line) -> None:
+    def _refresh(self, line: WaiterLine) -> None:
         del self._refreshes[line]
         for wait in self._waits.get(line, {}).values():
             if abs(len(line) - wait.callers) > wait.callers * REFRESH_SHARE:

@@ -1,18 +1,17 @@
 """Calls that may be about several shards (`transport.over_shards`), as a router sends them and hears of failures."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.batches import fit, has_too_many_follow_ups, tasks_in
-from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read, rejection_of, same_status
+from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read, rejection_of, status_of_failure
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import Method
 from holdfast.routing.calls import BY_TASK, ENQUEUED
-from holdfast.routing.leases import count_from
 from holdfast.routing.pages import PAGE_DEFAULT, PAGE_MAX
 from holdfast.serving.refusals import INVALID_FIELD, OUT_OF_RANGE, RefusedError, internal_error
 from holdfast.serving.request_limits import ITEMS_MAX, QUEUES_PER_STATS_MAX
@@ -51,15 +50,15 @@ class RouterSplitCall(SplitCall[bytes]):
             raise internal_error() from None
 
     def _part_ends_s(self) -> float:
-        left_s = max(0.0, self._deadline_s - time.monotonic())
+        now_s = time.monotonic()
+        left_s = max(0.0, self._deadline_s - now_s)
         if self.name not in LISTS:
             return self._deadline_s - min(_MARGIN_S_MAX, left_s * _MARGIN_SHARE)
+        if not getattr(self.request, "partial", False):  # not every list can be
+            return self._deadline_s
         # Where some may be missing, those without a leader do not use up the time of the caller, who has to hear of the
         # others.
-        is_partial = getattr(self.request, "partial", False)  # not every list can be
-        return (
-            self._deadline_s - left_s + min(_PARTIAL_S_MAX, left_s * _PARTIAL_SHARE) if is_partial else self._deadline_s
-        )
+        return min(now_s, self._deadline_s) + min(_PARTIAL_S_MAX, left_s * _PARTIAL_SHARE)
 
     def reply(self, response: Any) -> bytes:
         if isinstance(response, pb.WaitTasksResponse):
@@ -71,7 +70,7 @@ class RouterSplitCall(SplitCall[bytes]):
         return rejection_of(failure)
 
     def are_alike(self, failures: Sequence[Failure]) -> bool:
-        return same_status(failures)
+        return len({(status_of_failure(failure)[0], failure.reason) for failure in failures}) == 1
 
     def malformed(self, _outcomes: int, _items: int) -> Exception:
         return internal_error()
@@ -95,11 +94,6 @@ class RouterSplitCall(SplitCall[bytes]):
             sentence = f"Expected {{field}} from 0 to {PAGE_MAX}, but got {value}."
             raise RefusedError(OUT_OF_RANGE, sentence, "page_size", f"0..{PAGE_MAX}")
         return value or PAGE_DEFAULT
-
-    def count_leases(self, responses: Mapping[int, Any]) -> None:
-        for response in responses.values():
-            if isinstance(response, pb.ExtendResponse):
-                count_from(response, 0)
 
 
 def has_answered(answer: Any) -> bool | None:

@@ -1,9 +1,9 @@
 """The services that callers see. Messages pass as bytes; what is in them is decided in `gateway`."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.common.metadata import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY
 from holdfast.router.callers import Caller, number_of
@@ -19,7 +19,15 @@ from holdfast.transport.channels import CallFailedError
 
 _log = get_logger(__name__)
 
-Handle = Callable[[Method, bytes, Caller], Awaitable[bytes]]
+
+class CallHandler(Protocol):
+    """`Gateway` is the real one."""
+
+    def check(self, method: Method, /) -> None:
+        """Refuses a call before its request is let in."""
+        ...
+
+    async def handle(self, method: Method, data: bytes, caller: Caller, /) -> bytes: ...
 
 
 class RouterServer:
@@ -27,19 +35,17 @@ class RouterServer:
 
     def __init__(
         self,
-        handle: Handle,
+        handler: CallHandler,
         metrics: Metrics,
         limits: ServerLimits,
         *,
         batch_bytes_max: int,
         readiness: Callable[[], tuple[bool, str]],
-        check: Callable[[Method], None] = lambda _method: None,
     ) -> None:
         """`batch_bytes_max`: what brokers take. Here it counts for the whole call: whether that is too large must not
-        depend on the shards of its items. `check` refuses a call before its request is let in."""
-        self._handle = handle
+        depend on the shards of its items."""
+        self._handler = handler
         self._metrics = metrics
-        self._check = check
         self._server = GrpcServer(limits, readiness, self._refuse)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
@@ -65,9 +71,9 @@ class RouterServer:
         await self._server.stop(grace_seconds)
 
     def _begin(self, method: Method, context: Any) -> Answer:
-        self._check(method)
+        self._handler.check(method)
         caller = _caller_of(context)
-        return lambda data: self._handle(method, data, caller)
+        return lambda data: self._handler.handle(method, data, caller)
 
     def _refuse(self, method: str, error: Exception) -> tuple[str, str, bytes | None]:
         failure = _as_failure(method, error)

@@ -26,15 +26,15 @@ class SimulatedCluster:
         overrides: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:  # fmt: skip
         """`secrets`: those that are made elsewhere. `overrides`: variables by workload, as a patch would set them."""
-        [namespace] = {each.namespace for each in manifests.workloads}
+        [namespace] = {workload.namespace for workload in manifests.workloads}
         self.manifests = manifests
         self.volumes = Volumes(directory, manifests, secrets or {})
-        self.network = Network(namespace, [each.name for each in manifests.of("Service")], directory)
+        self.network = Network(namespace, [item.name for item in manifests.of("Service")], directory)
         self.world = World(manifests, self.network, self.volumes, directory, _programs(directory))
         self.pods: dict[str, Pod] = {}
         self.events: list[str] = []  # of pods that are gone
         self._overrides: dict[str, dict[str, str]] = {name: dict(given) for name, given in (overrides or {}).items()}
-        self._replicas = {each.name: self._desired(each) for each in manifests.workloads}
+        self._replicas = {workload.name: self._desired(workload) for workload in manifests.workloads}
         self._forwarders: list[ServiceForwarder] = []
 
     def __enter__(self) -> Self:
@@ -51,7 +51,9 @@ class SimulatedCluster:
     def _desired(self, workload: Manifest) -> int:
         """What the object says, or its autoscaler at least."""
         scalers = self.manifests.of("HorizontalPodAutoscaler")
-        least = [each.spec["minReplicas"] for each in scalers if each.spec["scaleTargetRef"]["name"] == workload.name]
+        least = [
+            scaler.spec["minReplicas"] for scaler in scalers if scaler.spec["scaleTargetRef"]["name"] == workload.name
+        ]
         return int(next(iter(least), workload.spec.get("replicas", 1)))
 
     def apply(self, *names: str) -> Self:
@@ -146,8 +148,8 @@ class SimulatedCluster:
         self._overrides.setdefault(name, {}).update(change)
         before = sorted(self.pods_of(name), key=_ordinal)
         following = max(map(_ordinal, before)) + 1
-        for at, pod in enumerate(before):
-            came = self._create(pod.workload, following + at)
+        for index, pod in enumerate(before):
+            came = self._create(pod.workload, following + index)
             self.wait(lambda came=came: came.is_ready, f"{came.name} to be ready")  # type: ignore[misc]
             pod.delete()
             pod.wait_gone()
@@ -157,7 +159,7 @@ class SimulatedCluster:
     def scale(self, name: str, replicas: int) -> None:
         """Up or down, all at once: that is what Parallel means. Returns when pods that should go are gone."""
         self._replicas[name] = replicas
-        workload = next(each for each in self.manifests.workloads if each.name == name)
+        workload = next(workload for workload in self.manifests.workloads if workload.name == name)
         there = {_ordinal(pod): pod for pod in self.pods_of(name)}
         for ordinal in range(replicas):
             if ordinal not in there:
@@ -175,7 +177,7 @@ class SimulatedCluster:
         pod = self.pods[name]
         for budget in self.manifests.of("PodDisruptionBudget"):
             if pod.workload in self.manifests.selected(budget.spec["selector"]):
-                healthy = sum(each.is_ready and not each.is_terminating for each in self.pods_of(pod.workload.name))
+                healthy = sum(item.is_ready and not item.is_terminating for item in self.pods_of(pod.workload.name))
                 if healthy - 1 < self._replicas[pod.workload.name] - budget.spec["maxUnavailable"]:
                     return False
         pod.delete()

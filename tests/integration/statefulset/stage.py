@@ -3,14 +3,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.statefulset.controllers import SimulatedCluster
+from tests.integration.statefulset.load import Load, under_load
 from tests.integration.statefulset.network import names_are_possible
 from tests.long import long_only
 from tools.manifests.objects import Manifests, load
@@ -48,6 +50,26 @@ def started(manifests: Manifests, directory: Path, **more: Any) -> Iterator[Simu
 def cluster(tmp_path: Path) -> Iterator[SimulatedCluster]:
     with started(dev(), tmp_path) as running:
         yield running
+
+
+@contextmanager
+def unharmed(
+    cluster: SimulatedCluster, directory: Path, gap_s_max: float = BUSY_S_MAX, workers: int = 2
+) -> Iterator[Load]:
+    """Under load, of which nothing is lost and nothing waits for longer; and pods have nothing to complain of."""
+    with under_load(address(cluster), SHARDS, directory, workers) as running:
+        yield running
+    running.check(gap_s_max)
+    assert cluster.all_events() == []
+
+
+def dev_with_broker(change: Callable[[dict[str, Any]], object]) -> Manifests:
+    """With another container of brokers."""
+    bodies = deepcopy([dict(manifest.body) for manifest in dev().all])
+    for body in bodies:
+        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
+            change(body["spec"]["template"]["spec"]["containers"][0])
+    return Manifests(bodies)
 
 
 def address(cluster: SimulatedCluster) -> str:

@@ -1,7 +1,6 @@
 """What people get wrong is named, where they look for it: in events of the pod or in its log."""
 
 import shutil
-from copy import deepcopy
 from pathlib import Path
 
 from tests.integration.statefulset.controllers import SimulatedCluster
@@ -12,6 +11,7 @@ from tests.integration.statefulset.stage import (
     ROOM,
     cluster,
     dev,
+    dev_with_broker,
     started,
     until_healthy,
     whole_clusters,
@@ -24,7 +24,7 @@ pytestmark = whole_clusters
 
 
 def test_a_missing_secret_is_named(tmp_path: Path) -> None:
-    without = Manifests([dict(each.body) for each in dev().all if each.kind != "Secret"])
+    without = Manifests([dict(manifest.body) for manifest in dev().all if manifest.kind != "Secret"])
     with SimulatedCluster(without, tmp_path) as cluster:
         cluster.apply(BROKER)
         cluster.wait(lambda: len(cluster.all_events()) == 3, "three events")
@@ -35,13 +35,10 @@ def test_a_missing_secret_is_named(tmp_path: Path) -> None:
 
 
 def test_a_broken_probe_is_named(tmp_path: Path) -> None:
-    bodies = deepcopy([dict(each.body) for each in dev().all])
-    for body in bodies:
-        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
-            probe = body["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
-            probe["httpGet"]["path"] = "/healthz"
-            probe["periodSeconds"] = 1  # sooner than the manifest has it
-    with SimulatedCluster(Manifests(bodies), tmp_path, overrides=ROOM) as cluster:
+    # Sooner than the manifest has it.
+    broken = {"httpGet": {"path": "/healthz", "port": "ops"}, "periodSeconds": 1}
+    manifests = dev_with_broker(lambda container: container["livenessProbe"].update(broken))
+    with SimulatedCluster(manifests, tmp_path, overrides=ROOM) as cluster:
         cluster.apply(ETCD, BROKER)
         cluster.wait(lambda: cluster.pods[f"{BROKER}-0"].restarts, "a restart")
         unhealthy = [event for event in cluster.all_events() if event.startswith("Unhealthy")]
@@ -50,13 +47,10 @@ def test_a_broken_probe_is_named(tmp_path: Path) -> None:
 
 def test_a_broker_that_hangs_is_ended_within_the_grace_period_of_its_probe(tmp_path: Path) -> None:
     """preStop asks a broker that cannot answer; that must not take as long as a handover may."""
-    bodies = deepcopy([dict(each.body) for each in dev().all])
-    for body in bodies:
-        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", BROKER):
-            probe = body["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
-            # Sooner than the manifest has them.
-            probe |= {"periodSeconds": 1, "timeoutSeconds": 1, "terminationGracePeriodSeconds": 8}
-    with started(Manifests(bodies), tmp_path) as cluster:
+    # Sooner than the manifest has them.
+    sooner = {"periodSeconds": 1, "timeoutSeconds": 1, "terminationGracePeriodSeconds": 8}
+    manifests = dev_with_broker(lambda container: container["livenessProbe"].update(sooner))
+    with started(manifests, tmp_path) as cluster:
         pod = cluster.pods[f"{BROKER}-1"]
         pod.hang()
         cluster.wait(lambda: pod.restarts, "a restart", seconds=60)

@@ -77,7 +77,7 @@ async def test_everything_else_is_taken(number: int, shards: int, tasks: list[ta
     validator = service.validator
     guard = HomeGuard(small.shard, MapClusterView(node("a").identity, known).home_of)
     for _ in range(2):  # the second time from memory
-        guard.check_tasks([validator.new_task(each, 0) for each in tasks])
+        guard.check_tasks([validator.new_task(item, 0) for item in tasks])
 
 
 async def test_a_task_that_could_be_anywhere_is_taken_only_on_shards_of_its_queue(elsewhere: TaskService) -> None:

@@ -95,7 +95,7 @@ async def test_every_node_is_told_of_settings(stage: Stage) -> None:
     answer = broker_calls_pb2.SettingsNewsResponse.FromString(
         await stage.internal.answer("n2", SETTINGS_NEWS, 0, asked)
     )
-    assert [(each.queue, each.version) for each in answer.queues] == [("q", 8)]
+    assert [(queue.queue, queue.version) for queue in answer.queues] == [("q", 8)]
 
 
 async def test_who_may_not_speak_for_a_shard_is_refused(stage: Stage) -> None:

@@ -46,6 +46,9 @@ class Callee:
     async def enqueue(self, _request: pb.EnqueueRequest) -> pb.EnqueueResponse:
         return pb.EnqueueResponse.FromString(await self._hold())
 
+    def check(self, _method: object) -> None:
+        """It may come."""
+
     async def handle(self, *_call: object) -> bytes:
         return await self._hold()
 
@@ -92,7 +95,7 @@ def broker_of(callee: Callee) -> RpcServer:
 
 
 def router_of(callee: Callee) -> RouterServer:
-    return RouterServer(callee.handle, RouterMetrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
+    return RouterServer(callee, RouterMetrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 @pytest.fixture

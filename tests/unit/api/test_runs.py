@@ -69,7 +69,7 @@ def parsed(task_id: str) -> bytes:
 
 
 def ids(first: str, count: int) -> list[str]:
-    return [format_task_id(later_task_id(parsed(first), at)) for at in range(count)]
+    return [format_task_id(later_task_id(parsed(first), index)) for index in range(count)]
 
 
 def run(*payloads: bytes, **fields: Any) -> pb.TaskRun:
@@ -140,7 +140,7 @@ async def test_a_payload_that_is_too_large_is_refused_by_itself() -> None:
     ]
     assert refused_items(bad.refused) == [(0, "TOO_LARGE", "runs[2].payloads[0]")]
     assert bad.first_task_id == ""
-    (claimed,) = [each for each in (await broker.reserve()).runs if each.task_id == mixed.first_task_id]
+    (claimed,) = [item for item in (await broker.reserve()).runs if item.task_id == mixed.first_task_id]
     assert list(claimed.payloads) == [b"1234", b"1"]
     assert broker.count("tasks_enqueued") == 3
     assert broker.rejected("TOO_LARGE") == 3
@@ -201,7 +201,7 @@ async def test_claims_come_in_runs_to_who_takes_them(broker: Broker) -> None:
     assert (one.task_id, list(one.payloads), one.task.payload) == (answer.outcomes[0].accepted.task_id, [b"one"], b"")
     assert (some.task_id, list(some.payloads)) == (answer.runs[0].first_task_id, numbered(3))
     assert (dict(some.task.headers), some.task.payload) == ({"h": "v"}, b"")
-    assert [(each.lease_ms, each.attempt, each.claims, each.alone) for each in reply.runs] == [
+    assert [(item.lease_ms, item.attempt, item.claims, item.alone) for item in reply.runs] == [
         (LEASE_MS, 1, 1, False)
     ] * 2
     assert some.enqueued_at_ms == broker.small.time.now_ms
@@ -237,7 +237,7 @@ async def test_what_departed_from_its_run_since_it_was_claimed_is_told_task_by_t
     assert [pb.TaskSpec.FromString(envelope).payload for _, envelope, _ in told] == numbered(3)
     response = pb.ReserveResponse()
     fill_claims(response, told, broker.small.time.now_ms, takes_runs=True)
-    assert [whole(each).token - claim.token // 2**64 for each in response.runs] == [0, 1, 2]
+    assert [whole(item).token - claim.token // 2**64 for item in response.runs] == [0, 1, 2]
 
 
 # --- fail -------------------------------------------------------------------------------------------------------------

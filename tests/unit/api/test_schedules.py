@@ -312,15 +312,15 @@ async def test_lists_are_ordered_and_paged_and_without_payloads(desk: Desk) -> N
     for queue, name in (("b", "2"), ("a", "2"), ("b", "1"), ("a", "1"), ("a.x", "1"), ("b", "3")):
         await desk.put(name, queue=queue, task={"payload": b"secret", "tenant": "t"})
     whole = await desk.page()
-    assert [(each.queue, each.name) for each in whole.schedules] == [
+    assert [(schedule.queue, schedule.name) for schedule in whole.schedules] == [
         ("a", "1"), ("a", "2"), ("a.x", "1"), ("b", "1"), ("b", "2"), ("b", "3")
     ]  # fmt: skip
     assert whole.next_page_token == ""
-    assert {(each.spec.task.payload, each.spec.task.tenant) for each in whole.schedules} == {(b"", "t")}
+    assert {(schedule.spec.task.payload, schedule.spec.task.tenant) for schedule in whole.schedules} == {(b"", "t")}
     for request, expected in (({}, list(whole.schedules)), ({"queue": "b"}, list(whole.schedules)[3:])):
         for size in (1, 2, 3):
             assert await _all_pages(desk, size, **request) == expected
-    assert [each.name for each in (await desk.page(queue="a")).schedules] == ["1", "2"]
+    assert [schedule.name for schedule in (await desk.page(queue="a")).schedules] == ["1", "2"]
     assert not (await desk.page(queue="nobody")).schedules
 
 
@@ -343,8 +343,8 @@ async def test_a_page_of_large_schedules_ends_early(desk: Desk, monkeypatch: pyt
     for number in range(5):
         await desk.put(str(number), task={"payload": bytes(900)})
     page = await desk.page()
-    assert [each.name for each in page.schedules] == ["0", "1", "2"]
-    assert [each.name for each in (await desk.page(page_token=page.next_page_token)).schedules] == ["3", "4"]
+    assert [schedule.name for schedule in page.schedules] == ["0", "1", "2"]
+    assert [schedule.name for schedule in (await desk.page(page_token=page.next_page_token)).schedules] == ["3", "4"]
 
 
 @pytest.mark.parametrize(
@@ -358,14 +358,14 @@ async def test_bad_pages(desk: Desk, request_fields: dict[str, Any], field: str)
 async def test_a_schedule_that_cannot_be_read_is_listed_and_can_be_put_anew(desk: Desk) -> None:
     await desk.put_beside("broken", b"\xff\xff\xff", 0)
     await desk.put()
-    assert [each.name for each in (await desk.page()).schedules] == ["broken", NAME]
+    assert [schedule.name for schedule in (await desk.page()).schedules] == ["broken", NAME]
     assert (await desk.get("broken")).spec == pb.ScheduleSpec()
     assert (await desk.put("broken")).next_at_ms
 
 
 async def test_previews(desk: Desk) -> None:
     minute_ms = minute_after(desk.now_ms)
-    assert await desk.preview(expression="* * * * *") == [minute_ms + each * MINUTE_MS for each in range(5)]
+    assert await desk.preview(expression="* * * * *") == [minute_ms + item * MINUTE_MS for item in range(5)]
     assert len(await desk.preview(expression="@every 1s", count=100)) == 100
     [berlin_ms] = await desk.preview(expression="0 3 * * *", time_zone="Europe/Berlin", count=1, after_ms=86_400_000)
     assert berlin_ms == 86_400_000 + 2 * 3_600_000

@@ -51,7 +51,7 @@ def refusal(call: Callable[[], object]) -> tuple[str, str, str]:
 
 def headers(count: int, size_bytes: int = 2) -> dict[str, str]:
     """Entries of `size_bytes` together, names of two bytes each."""
-    names = [f"{at:02}" for at in range(count)]
+    names = [f"{index:02}" for index in range(count)]
     return dict.fromkeys(names, "") | {names[0]: "v" * (size_bytes - 2 * count)}
 
 
@@ -210,9 +210,9 @@ RESERVE: dict[str, Any] = {"queues": ["mail"], "max_tasks": 1, "lease_ms": 1000}
 @pytest.mark.parametrize(
     "changes",
     [
-        {"queues": [f"q{at}" for at in range(64)]}, {"max_tasks": 10}, {"lease_ms": 5000}, {"wait_ms": 0},
+        {"queues": [f"q{index}" for index in range(64)]}, {"max_tasks": 10}, {"lease_ms": 5000}, {"wait_ms": 0},
         {"wait_ms": 700}, {"worker": "w" * 256}, {"claim_request_id": "c" * 256}, {"queue_tasks_max": [0]},
-        {"queue_tasks_max": [10]}, {"type_lease_ms": {f"t{at}": 1000 + at for at in range(100)}},
+        {"queue_tasks_max": [10]}, {"type_lease_ms": {f"t{index}": 1000 + index for index in range(100)}},
         {"type_lease_ms": {"t" * 256: 5000}},
     ],
 )  # fmt: skip
@@ -241,7 +241,7 @@ def test_a_reserve_at_a_limit_fits(validator: Validator, changes: dict[str, Any]
         ({"queues": ["a", "b"], "queue_tasks_max": [1]}, (INVALID_FIELD, "queue_tasks_max", "2")),
         ({"queues": ["a", "b"], "queue_tasks_max": [1, -1]}, (OUT_OF_RANGE, "queue_tasks_max[1]", "0..10")),
         ({"queue_tasks_max": [11]}, (OUT_OF_RANGE, "queue_tasks_max[0]", "0..10")),
-        ({"type_lease_ms": {f"t{at}": 1000 for at in range(101)}}, (BATCH_TOO_LARGE, "type_lease_ms", "100")),
+        ({"type_lease_ms": {f"t{index}": 1000 for index in range(101)}}, (BATCH_TOO_LARGE, "type_lease_ms", "100")),
         ({"type_lease_ms": {"t": 999}}, (OUT_OF_RANGE, "type_lease_ms", "1000..5000")),
         ({"type_lease_ms": {"t": 5001}}, (OUT_OF_RANGE, "type_lease_ms", "1000..5000")),
         ({"type_lease_ms": {"t" * 257: 1000}}, (TOO_LARGE, "type_lease_ms", "256")),
@@ -341,9 +341,9 @@ def test_pages_of_queues(validator: Validator) -> None:
 
 def test_names_are_remembered_up_to_a_bound(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_specs, "TEXTS_KNOWN_MAX", 2)
-    for at in range(5):
-        new = validator.new_task(spec(queue=f"q{at}", type=f"t{at}"), NOW_MS)
-        assert new.queue == b"q%d" % at
+    for index in range(5):
+        new = validator.new_task(spec(queue=f"q{index}", type=f"t{index}"), NOW_MS)
+        assert new.queue == b"q%d" % index
     assert refusal(lambda: validator.queue("q 1"))[0] == INVALID_FIELD
 
 

@@ -28,8 +28,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def put(store: Store, name: str, content: bytes) -> StoredFile:
     writer = store.writer()
-    for at in range(0, len(content), 100_000):
-        writer.write(content[at : at + 100_000])
+    for index in range(0, len(content), 100_000):
+        writer.write(content[index : index + 100_000])
     return writer.finish(name, hashlib.sha256(content).hexdigest())
 
 
@@ -39,7 +39,7 @@ def path_of(store: Store, file: StoredFile) -> Path:
 
 def backup(store: Store, number: int, *contents: bytes) -> Manifest:
     """With a shard of these files."""
-    files = tuple(put(store, f"{at:06d}.sst", content) for at, content in enumerate(contents))
+    files = tuple(put(store, f"{index:06d}.sst", content) for index, content in enumerate(contents))
     manifest = Manifest(
         id=f"20260101T0000{number:02d}Z-00000000", began_ms=1, finished_ms=2, cluster_id="", cluster_name="",
         replication=1, version="0", state_format=8, shards=(ShardCopy(0, 10, 2, 3, 1, "n1", files),),

@@ -69,7 +69,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_cpu_of_a_process_has_that_of_its_children_that_ended() -> None:
     ticks = os.sysconf("SC_CLK_TCK")
-    fields = " ".join(["S", "7", *["0"] * 9, *(str(each * ticks) for each in (1, 2, 3, 4)), "0"])
+    fields = " ".join(["S", "7", *["0"] * 9, *(str(item * ticks) for item in (1, 2, 3, 4)), "0"])
     assert parse_stat(f"42 (a name) with) {fields}") == Process(7, 10.0)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from peers import scenarios
-from peers.page import NOTHING, fill, parts_of
+from peers.page import NOTHING, fill, split
 from peers.sizing import cores, mb_per_s, sizing, tasks_per_sync_min
 from peers.tables import NOT_MEASURED
 from performance import PAGE, parts
@@ -29,7 +29,7 @@ def test_a_part_without_a_place_is_refused(given: dict[str, str]) -> None:
 
 
 def test_the_page_has_a_place_for_every_part() -> None:
-    assert sorted(parts_of(PAGE.read_text(encoding="utf-8"))) == sorted(parts(None, None))
+    assert sorted(split(PAGE.read_text(encoding="utf-8"))) == sorted(parts(None, None))
     assert set(parts(None, None).values()) == {NOTHING}
 
 

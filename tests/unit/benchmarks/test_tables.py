@@ -13,7 +13,7 @@ from tests.unit.benchmarks.report_parts import cell, report, row, sample
 
 def cells_of(text: str, name: str) -> list[str]:
     [line] = [line for line in text.splitlines() if line.startswith(f"| {name} |")]
-    return [each.strip() for each in line.strip("|").split("|")][1:]
+    return [item.strip() for item in line.strip("|").split("|")][1:]
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_describe_is_printable() -> None:
 def listed(*names: str, **changes: object) -> list[dict[str, object]]:
     """Tables of nodes; `changes` are those of the last one."""
     rows: list[dict[str, object]] = [
-        {"name": name, "address": f"h{at}:1", "peer_address": f"h{at}:2"} for at, name in enumerate(names)
+        {"name": name, "address": f"h{index}:1", "peer_address": f"h{index}:2"} for index, name in enumerate(names)
     ]
     rows[-1] |= changes
     return rows

@@ -152,9 +152,9 @@ def test_the_number_of_queue_series_is_bounded_and_so_is_what_is_read(metrics: M
 
 def latencies(queue: str, name: str, *took_ms: int) -> Latencies:
     waits, runs = LatencyHistogram(), LatencyHistogram()
-    for each in took_ms:
-        waits.add(each)
-        runs.add(10 * each)
+    for value in took_ms:
+        waits.add(value)
+        runs.add(10 * value)
     return Latencies(queue, name, waits.counts, waits.total_ms, runs.counts, runs.total_ms)
 
 
@@ -192,7 +192,7 @@ def test_latencies_are_bounded_and_copied(metrics: Metrics) -> None:
 
 
 def test_ends_that_time_brings_about_are_counted(metrics: Metrics) -> None:
-    for at, metric in enumerate(
+    for index, metric in enumerate(
         (
             metrics.tasks_timed_out,
             metrics.tasks_ttl_expired,
@@ -201,7 +201,7 @@ def test_ends_that_time_brings_about_are_counted(metrics: Metrics) -> None:
         ),
         start=1,
     ):
-        metric.inc(at)
+        metric.inc(index)
     assert {
         "holdfast_tasks_timed_out_total 1.0",
         "holdfast_tasks_ttl_expired_total 2.0",

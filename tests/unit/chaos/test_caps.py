@@ -30,7 +30,7 @@ def spread(at: float, to: float, queue: str = "q", what: str = "spread", number:
 def found(checker: Checker, final: Final, *parts: Call | Claim, faults: list[Event] | None = None) -> list[str]:
     told = story(*parts)
     told.faults = faults or []
-    return [str(each) for each in checker(told, final) if isinstance(each, Violation)]
+    return [str(violation) for violation in checker(told, final) if isinstance(violation, Violation)]
 
 
 def test_ids_of_tasks_say_their_shard() -> None:
@@ -59,11 +59,11 @@ def test_the_key_of_a_queue_is_held_once_over_all_shards() -> None:
 def test_a_tenant_may_have_one_task_on_each_shard() -> None:
     """Its cap is split, and each shard lets one through at least."""
     final = Final(tenant_caps={"q": 2})
-    each = [holder(task_on(shard), tenant="t") for shard in (1, 4, 5)]
+    held = [holder(task_on(shard), tenant="t") for shard in (1, 4, 5)]
     second = claimed(NUMBER + 1, 2, task=task_on(1, 2), lease_s=5, tenant="t")
-    assert found(cap, final, *each) == []
-    assert found(cap, final, each[0], second) == []
-    [told] = found(cap, final, *each, second)
+    assert found(cap, final, *held) == []
+    assert found(cap, final, held[0], second) == []
+    [told] = found(cap, final, *held, second)
     assert "4 tasks of q of tenant t" in told
     assert "where 3 may be" in told
 

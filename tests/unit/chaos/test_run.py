@@ -40,7 +40,7 @@ def test_a_good_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_bad_recording_shows_the_life_of_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events, final = play(1, 60)
     task = next(event.task for event in events if event.task)
-    states = {each: state for each, state in (final.states or {}).items() if each != task}
+    states = {item: state for item, state in (final.states or {}).items() if item != task}
     assert main(["--judge", str(record(tmp_path, events, replace(final, states=states)))]) == 1
     told = capsys.readouterr().out
     assert f"\nVIOLATION lost: {task} was accepted" in told

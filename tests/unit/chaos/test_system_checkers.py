@@ -376,15 +376,15 @@ def test_claims_of_a_queue_keep_its_rate() -> None:
     def claims(count: int, every_s: float) -> list[Claim]:
         return [
             Claim(
-                task=f"t{at}",
-                token=at,
-                value=f"v{at}",
+                task=f"t{index}",
+                token=index,
+                value=f"v{index}",
                 queue="q",
                 asked_ns=0,
                 sent_ns=0,
-                ended_ns=int(at * every_s * S),
+                ended_ns=int(index * every_s * S),
             )
-            for at in range(count)
+            for index in range(count)
         ]
 
     assert kinds(rates, Story(claims=claims(40, 0.5)), final) == []
@@ -400,9 +400,9 @@ def test_one_burst_of_the_load_tells_twice_the_rate(per_second: float, expected:
     claims = [
         Claim(
             task=task_on(1 + number % 2, number), token=number // 2, value=f"v{number}", queue="q", asked_ns=0,
-            sent_ns=0, ended_ns=int(at * S),
+            sent_ns=0, ended_ns=int(index * S),
         )
-        for number, at in enumerate(at_s)
+        for number, index in enumerate(at_s)
     ]  # fmt: skip
     assert kinds(rates, Story(claims=claims), Final(rates={"q": limited.RATE})) == expected
 

@@ -18,7 +18,7 @@ def commands() -> list[str]:
         parts = getattr(command, "commands", None)
         if parts is None:
             return [prefix]
-        return [each for name, part in parts.items() for each in below(part, f"{prefix} {name}".strip())]
+        return [item for name, part in parts.items() for item in below(part, f"{prefix} {name}".strip())]
 
     return below(typer.main.get_command(make_app()), "")
 

@@ -25,7 +25,7 @@ def replica(shard: int = 0, leader: str = "n1", role: str = "FOLLOWER", **fields
 
 
 def describe(nodes: dict[str, ScriptedServer], name: str, *replicas: pb.Replica) -> pb.DescribeNodeResponse:
-    named = [pb.Node(name=each, address=server.address) for each, server in nodes.items()]
+    named = [pb.Node(name=node, address=server.address) for node, server in nodes.items()]
     return pb.DescribeNodeResponse(
         name=name, node_id=NODE_IDS[name], version="1.2.3", nodes=named, replicas=replicas or [replica()]
     )

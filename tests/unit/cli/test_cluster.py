@@ -180,7 +180,7 @@ def test_status_is_one_screen(server: ScriptedServer, cli: Cli) -> None:
         "queues": 1, "ready": 7, "claimed": 0, "delayed": 0, "retrying": 0, "dead": 2, "unfinished": 7,
         "missing_shards": [],
     }  # fmt: skip
-    assert [(each["shard"], each["leader"], each["problem"]) for each in value["shards"]] == [
+    assert [(item["shard"], item["leader"], item["problem"]) for item in value["shards"]] == [
         (0, "n1", None), (1, "n2", None)
     ]  # fmt: skip
 
@@ -197,7 +197,10 @@ def test_status_tells_what_is_wrong_with_its_exit_code(server: ScriptedServer, c
     assert cli.run("cluster", "status", "--json") == 1
     assert cli.json_out()["healthy"] is False
     assert cli.json_out()["shards"][1]["leader"] is None, "the map's hint is a node that is gone"
-    reasons = [cli.json_err()["error"]["reason"], *(each["reason"] for each in cli.json_err()["other_errors"])]
+    reasons = [
+        cli.json_err()["error"]["reason"],
+        *(other_error["reason"] for other_error in cli.json_err()["other_errors"]),
+    ]
     assert sorted(reasons) == ["NODE_GONE", "SHARD_UNHEALTHY"]
 
 
@@ -288,7 +291,7 @@ def test_a_server_that_never_saw_the_map_does_not_say_that_there_is_no_cluster(
 def test_status_asks_the_nodes_for_lag_and_problems(server: ScriptedServer, cli: Cli) -> None:
     with three_servers() as servers:
         describe_all(servers)
-        nodes = [node(name, address=each.address) for name, each in servers.items()]
+        nodes = [node(name, address=server.address) for name, server in servers.items()]
         server.on("DescribeCluster", cluster(shard(), nodes=nodes))
         assert cli.run("cluster", "status") == 0
         for name, role, applied in (("n1", "LEADER", 50), ("n2", "FOLLOWER", 8), ("n3", "FOLLOWER", 50)):
@@ -324,7 +327,7 @@ def test_a_node_that_was_killed_is_told_before_its_lease_has_ended(server: Scrip
     assert [line.split()[:3] for line in cli.out.splitlines() if line.startswith("n2")] == [["n2", "NO", "ANSWER"]]
     assert "Node n2: no answer, although its lease in etcd lasts still." in cli.err
     assert cli.run("cluster", "status", "--json") == 1
-    assert [(each["is_alive"], each["answers"]) for each in cli.json_out()["nodes"]] == [(True, True), (True, False)]
+    assert [(item["is_alive"], item["answers"]) for item in cli.json_out()["nodes"]] == [(True, True), (True, False)]
 
 
 def test_who_looks_for_a_lost_node_does_not_wait_for_its_shards(server: ScriptedServer, cli: Cli) -> None:
@@ -336,7 +339,7 @@ def test_who_looks_for_a_lost_node_does_not_wait_for_its_shards(server: Scripted
     server.on("DescribeNode", describe({"n1": server}, "n1", replica(role="LEADER")))
     server.instead("ListQueues", tasks_pb2.ListQueuesResponse(missing_shards=[7]))
     assert cli.run("cluster", "status", "--timeout", "20s", "--json") == 4
-    assert [each["answers"] for each in cli.json_out()["nodes"]] == [True, False]
+    assert [item["answers"] for item in cli.json_out()["nodes"]] == [True, False]
     assert cli.json_out()["tasks"]["missing_shards"] == [7]
     (limit_s,) = server.deadlines_s["ListQueues"]
     assert limit_s is not None
@@ -369,7 +372,7 @@ def test_where_no_node_can_be_reached_none_is_called_silent(server: ScriptedServ
     server.on("DescribeCluster", cluster(shard(), nodes=[node(name, address=address) for name in ("n1", "n2", "n3")]))
     assert cli.run("cluster", "status") == 0
     assert cli.run("cluster", "status", "--json") == 0
-    assert {each["answers"] for each in cli.json_out()["nodes"]} == {None}
+    assert {item["answers"] for item in cli.json_out()["nodes"]} == {None}
 
 
 def test_a_broker_that_cannot_count_all_tasks_is_no_problem(server: ScriptedServer, cli: Cli) -> None:
@@ -409,7 +412,7 @@ def test_node_ls(server: ScriptedServer, cli: Cli) -> None:
     assert head.split() == ["node", "state", "zone", "version", "address", "capacity", "replicas", "leaders"]
     assert rows[1].split()[:2] == ["n2", "GONE"]
     assert cli.run("node", "ls", "--json") == 0
-    assert [(each["name"], each["is_alive"]) for each in cli.json_out()["nodes"]] == [("n1", True), ("n2", False)]
+    assert [(item["name"], item["is_alive"]) for item in cli.json_out()["nodes"]] == [("n1", True), ("n2", False)]
 
 
 def test_drain_marks_shows_and_moves(server: ScriptedServer, cli: Cli) -> None:

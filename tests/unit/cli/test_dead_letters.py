@@ -139,12 +139,12 @@ def test_what_could_not_be_retried(cli: Cli, outcomes: list[pb.DeadLetterOutcome
     cli.server.on("RetryDeadLetters", pb.RetryDeadLettersResponse(outcomes=outcomes))
     ids = [letter_id(number) for number in range(len(outcomes))]
     assert cli.run("dlq", "retry", *ids) == code
-    failed = [at for at, outcome in enumerate(outcomes) if outcome is not DONE]
+    failed = [position for position, outcome in enumerate(outcomes) if outcome is not DONE]
     assert f"{len(failed)} failed" in cli.out
-    for at in failed:
-        assert f"error: Task {ids[at]}: " in cli.err
+    for index in failed:
+        assert f"error: Task {ids[index]}: " in cli.err
     assert cli.run("dlq", "retry", *ids, "--json") == code
-    assert [each["task_id"] for each in cli.json_out()["failures"]] == [ids[at] for at in failed]
+    assert [failure["task_id"] for failure in cli.json_out()["failures"]] == [ids[position] for position in failed]
 
 
 @pytest.mark.parametrize(("verb", "word"), [("retry", "retried"), ("discard", "discarded")])
@@ -245,7 +245,7 @@ def test_ls_passes_on_the_filter_and_goes_through_empty_pages(cli: Cli) -> None:
     options = ["--type=welcome", "--tenant=acme", "--error=Timed out", "--reason=ttl-passed"]
     times = ["--since=2030-01-01T00:00:00Z", "--until=2030-01-02T00:00:00+01:00"]
     assert cli.run("dlq", "ls", "mail", *options, *times, "--json") == 0
-    assert [each["task_id"] for each in cli.json_out()["dead_letters"]] == FITTING
+    assert [dead_letter["task_id"] for dead_letter in cli.json_out()["dead_letters"]] == FITTING
     assert queue.filters[-1] == pb.DeadLetterFilter(
         type="welcome", tenant="acme", error="Timed out", reason="TTL_PASSED", died_from_ms=1_893_456_000_000,
         died_before_ms=1_893_538_800_000,
@@ -259,7 +259,7 @@ def test_since_may_be_how_long_ago(cli: Cli) -> None:
     before_ms = time.time_ns() // 1_000_000
     assert cli.run("dlq", "ls", "mail", "--since", "2h", "--until", "1h") == 0
     after_ms = time.time_ns() // 1_000_000
-    [asked] = {(each.died_from_ms, each.died_before_ms) for each in queue.filters}
+    [asked] = {(item.died_from_ms, item.died_before_ms) for item in queue.filters}
     assert before_ms - 7_200_000 <= asked[0] <= after_ms - 7_200_000
     assert asked[1] == asked[0] + 3_600_000
 
@@ -328,7 +328,10 @@ def test_discarded_lists_what_is_left_of_them(cli: Cli) -> None:
     assert len(rows) == 3
     for words in (letter_id(1), "2030-01-02 03:04:05", "ada@desk", "TTL_PASSED", "\\x1b[2Jover"):
         assert words in rows[0]
-    assert [(each.queue, each.page_size) for each in cli.server.requests["ListDiscards"]] == [("mail", 3), ("mail", 1)]
+    assert [(request.queue, request.page_size) for request in cli.server.requests["ListDiscards"]] == [
+        ("mail", 3),
+        ("mail", 1),
+    ]
     assert cli.run("dlq", "discarded", "-n", "1", "--json") == 0
     printed = cli.json_out()
     assert (printed["queue"], printed["more"], printed["discards"][0]["by"]) == (None, True, "ada@desk")

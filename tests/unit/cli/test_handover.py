@@ -64,11 +64,11 @@ def test_it_can_be_taken_back(server: ScriptedServer, cli: Cli) -> None:
 
 def test_lists_say_who_is_about_to_be_stopped(server: ScriptedServer, cli: Cli) -> None:
     states = [pb.HANDOVER_UNSPECIFIED, pb.HANDOVER_ASKED, pb.HANDOVER_GRANTED]
-    nodes = [node(f"n{at}", handover=state) for at, state in enumerate(states, start=1)]
+    nodes = [node(f"n{index}", handover=state) for index, state in enumerate(states, start=1)]
     server.on("DescribeCluster", cluster(shard(), nodes=nodes))
     assert cli.run("node", "ls") == 0
     assert [" ".join(line.split()[1:4]) for line in cli.out.splitlines()[2:]] == [
         "alive a 1.2.3", "alive, hands over", "alive, may stop",
     ]  # fmt: skip
     assert cli.run("node", "ls", "--json") == 0
-    assert [each["handover"] for each in cli.json_out()["nodes"]] == ["", "ASKED", "GRANTED"]
+    assert [item["handover"] for item in cli.json_out()["nodes"]] == ["", "ASKED", "GRANTED"]

@@ -302,7 +302,7 @@ def test_shard_ls_tells_where_replicas_should_be(server: ScriptedServer, cli: Cl
     assert "Shard 0 should be on n1, n2, n4; it is on n1, n2, n3 (n4 is to come, n3 is to go)." in cli.out
     assert cli.run("shard", "ls", "--json") == 0
     assert cli.json_out()["shards"][0]["replicas"] == ["n1", "n2", "n4"]
-    assert [each["node"] for each in cli.json_out()["nodes"]] == ["n1"]
+    assert [item["node"] for item in cli.json_out()["nodes"]] == ["n1"]
 
 
 # ------------------------------------------------------------------------------------------------------ pure parts
@@ -413,8 +413,8 @@ def test_how_far_a_step_is_can_be_seen_in_the_map(step: PlanStep, shard_: Cluste
 
 def test_a_look_at_what_has_not_changed_tells_nothing() -> None:
     watched = watching.Watched()
-    assert len(watched.look(info(mapped("n1 n2 n3")))) == 1
-    assert watched.look(info(mapped("n1 n2 n3"))) == []
+    assert len(watched.update(info(mapped("n1 n2 n3")))) == 1
+    assert watched.update(info(mapped("n1 n2 n3"))) == []
     assert not watched.is_done, "without a plan it is never done"
 
 

@@ -34,7 +34,7 @@ def has_queues(cli: Cli, names: list[str]) -> None:
 def test_stats_without_names_are_those_of_all_queues(cli: Cli) -> None:
     has_queues(cli, ["mail", "math"])
     assert cli.run("queue", "stats", "--json") == 0
-    assert [(each["queue"], each["ready"]) for each in cli.json_out()["queues"]] == [("mail", 7), ("math", 7)]
+    assert [(queue["queue"], queue["ready"]) for queue in cli.json_out()["queues"]] == [("mail", 7), ("math", 7)]
 
 
 def test_stats_of_very_many_queues_are_the_list_of_them(cli: Cli) -> None:
@@ -131,8 +131,8 @@ def to_purge(cli: Cli, *pages: int) -> None:
     )
     last = len(pages) - 1
     cli.server.on("PurgeQueue", *(
-        queues_pb2.PurgeQueueResponse(purged=purged, next_page_token="" if at == last else f"p{at}")
-        for at, purged in enumerate(pages)
+        queues_pb2.PurgeQueueResponse(purged=purged, next_page_token="" if index == last else f"p{index}")
+        for index, purged in enumerate(pages)
     ))  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def test_a_worker_is_asked_until_it_has_nothing_left(cli: Cli, monkeypatch: pyte
     assert cli.run("workers", "quiet", "w1", "--drain") == 0
     assert cli.out == "Worker w1 is drained: it claims no more tasks, and has none left.\n"
     asked = cli.server.requests["SignalWorker"]
-    assert all(each == queues_pb2.SignalWorkerRequest(worker="w1", desired=quiet) for each in asked)
+    assert all(item == queues_pb2.SignalWorkerRequest(worker="w1", desired=quiet) for item in asked)
     assert cli.run("workers", "quiet", "w1", "--json") == 0, "one with nothing left is quiet, too"
     assert cli.json_out() == {"workers": ["w1"], "state": "QUIET"}
 

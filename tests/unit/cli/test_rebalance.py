@@ -64,7 +64,7 @@ def test_status_says_what_moves_by_itself(
 ) -> None:
     server.on("DescribeCluster", cluster(shard(), rebalancing=rebalancing))
     cli.run("cluster", "status")
-    assert [each for each in cli.out.splitlines() if each.startswith("moves")] == ([line] if line else [])
+    assert [item for item in cli.out.splitlines() if item.startswith("moves")] == ([line] if line else [])
 
 
 def test_a_process_that_goes_on_gets_its_settings(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

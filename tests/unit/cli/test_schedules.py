@@ -113,7 +113,7 @@ def test_ls_goes_through_all_pages(cli: Cli) -> None:
     assert [request.queue for request in cli.server.requests["ListSchedules"]] == ["reports", "reports"]
     assert cli.run("schedule", "ls", "-n", "1", "--json") == 0
     printed = cli.json_out()
-    assert (printed["queue"], printed["more"], [each["name"] for each in printed["schedules"]]) == (
+    assert (printed["queue"], printed["more"], [schedule["name"] for schedule in printed["schedules"]]) == (
         None, True, ["nightly"]
     )  # fmt: skip
     assert not any(key.startswith("payload") for key in printed["schedules"][0])

@@ -86,7 +86,7 @@ def test_a_list_goes_on_after_the_token_that_it_ended_with(cli: Cli) -> None:
         assert cli.run("task", "ls", "mail", "--limit", "1", *token, "--json") == 0
         page = cli.json_out()
         assert page["more"] is more
-        seen += [each["task_id"] for each in page["tasks"]]
+        seen += [item["task_id"] for item in page["tasks"]]
         token = ["--after", page["next_page_token"]]
     assert seen == [task(number).task_id for number in (1, 2, 3)]
     assert [request.page_token for request in cli.server.requests["ListTasks"]] == ["", "1", "2", "3"]
@@ -134,7 +134,7 @@ def test_claims_are_shown_by_how_long_they_are_held(cli: Cli) -> None:
 
     assert cli.run("claims", "mail", "other", "--limit", "1", "--json") == 0
     printed = cli.json_out()
-    assert [each["worker"] for each in printed["claims"]] == ["w3"]
+    assert [claim["worker"] for claim in printed["claims"]] == ["w3"]
     assert (printed["total"], printed["more"]) == (2, True)
     assert printed["claims"][0]["held_for_ms"] >= 60_000
 

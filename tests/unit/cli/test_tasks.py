@@ -26,7 +26,7 @@ def waits_for(cli: Cli, finished: pb.TaskInfo) -> None:
     """The task is running when it is first looked at, and finished at the end of the second long poll."""
     running = task(pb.TASK_STATE_CLAIMED)
     cli.server.on("GetTask", pb.GetTaskResponse(task=running))
-    polls = [pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=each)]) for each in (running, finished)]
+    polls = [pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=item)]) for item in (running, finished)]
     cli.server.on("WaitTasks", *polls)
 
 
@@ -136,7 +136,7 @@ def test_cancel_says_what_happens_to_each(cli: Cli) -> None:
     assert now == f"Task {TASK_ID} is cancelled."
     assert later == f"Task {OTHER_ID} is running: its worker will be told to stop."
     assert cli.run("task", "cancel", TASK_ID, OTHER_ID, "--json") == 0
-    assert [each["cancelled"] for each in cli.json_out()["tasks"]] == [True, False]
+    assert [item["cancelled"] for item in cli.json_out()["tasks"]] == [True, False]
 
 
 def test_cancel_names_what_it_could_not(cli: Cli) -> None:
@@ -185,7 +185,7 @@ def test_queue_ls_goes_through_all_pages(cli: Cli) -> None:
     assert [row.split()[0] for row in rows] == ["mail", "math", "reports"]
     assert "1,234" in rows[0]
     assert cli.run("queue", "ls", "--json") == 0
-    assert [(each["queue"], each["dead"]) for each in cli.json_out()["queues"]] == [
+    assert [(queue["queue"], queue["dead"]) for queue in cli.json_out()["queues"]] == [
         ("mail", 0),
         ("math", 0),
         ("reports", 7),

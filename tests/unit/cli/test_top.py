@@ -44,13 +44,13 @@ def test_queues_are_sorted_and_added_up(cli: Cli, sort: str, order: list[str]) -
     has(cli, QUEUES, [])
     assert cli.run("top", "--once", "--sort", sort, "--json") == 0
     seen = cli.json_out()
-    assert [each["queue"] for each in seen["queues"]] == order
+    assert [queue["queue"] for queue in seen["queues"]] == order
     assert (seen["totals"]["ready"], seen["totals"]["claimed"], seen["totals"]["dead"]) == (75, 5, 9)
     assert seen["totals"]["succeeded_per_second"] == 251.5
     assert (seen["oldest_ready_age_ms"], seen["oldest_claim_age_ms"]) == (61_000, 7_200_000)
     assert seen["cluster"] is None
     assert cli.run("top", "--once", "--limit", "1", "--sort", sort, "--json") == 0
-    assert [each["queue"] for each in cli.json_out()["queues"]] == order[:1]
+    assert [queue["queue"] for queue in cli.json_out()["queues"]] == order[:1]
 
 
 def test_one_screen(cli: Cli) -> None:

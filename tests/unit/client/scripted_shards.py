@@ -79,7 +79,7 @@ class Cluster:
 
     def shards_named(self, method: str) -> list[list[str]]:
         """In the metadata of the calls that each leader has got."""
-        return [[each.get("holdfast-shard", "") for each in leader.metadata[method]] for leader in self.leaders]
+        return [[item.get("holdfast-shard", "") for item in leader.metadata[method]] for leader in self.leaders]
 
 
 @contextmanager

@@ -2,16 +2,15 @@
 
 import pytest
 
-from holdfast.client._attempts import ATTEMPT_S_MIN, OneRequest, OneWait
+from holdfast.client._attempts import ATTEMPT_S_MIN, OneCall
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 
 @pytest.mark.parametrize("left_s", [ATTEMPT_S_MIN / 2, 60.0])
 def test_an_attempt_that_would_only_be_cut_off_is_not_made(left_s: float) -> None:
     for attempts in (
-        OneRequest(b"", left_s),
-        OneWait(lambda _: pb.ReserveRequest(), 0, left_s),
-        OneWait(lambda _: pb.ReserveRequest(), int(left_s * 500), left_s / 2),
+        OneCall(pb.ReserveRequest(), left_s),
+        OneCall(pb.ReserveRequest(), left_s / 2, wait_ms=int(left_s * 500)),
     ):
         for pause_s in (0.0, 0.01):
             assert attempts.pause_s(pause_s) == (pause_s if left_s > 1 else None)
@@ -19,6 +18,6 @@ def test_an_attempt_that_would_only_be_cut_off_is_not_made(left_s: float) -> Non
 
 @pytest.mark.parametrize("repeats_s", [0.0, 60.0])
 def test_late_repetitions_are_left_out_if_that_is_wanted(repeats_s: float) -> None:
-    attempts = OneWait(lambda _: pb.ReserveRequest(), 0, 60.0, repeats_s)
+    attempts = OneCall(pb.ReserveRequest(), 60.0, repeats_s=repeats_s)
     for pause_s in (0.0, 0.01):
         assert attempts.pause_s(pause_s) == (pause_s if repeats_s else None)

@@ -271,7 +271,7 @@ async def test_ack_many_makes_several_calls_of_many_follow_ups(server: ScriptedS
     requests = server.requests["Ack"]
     assert [sum(len(item.follow_ups) for item in request.items) for request in requests] == [1000, 1000]
     assert [item for request in requests for item in request.items] == list(_wire.ack_request(items).items)
-    assert [at for at, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [1, 21]
+    assert [index for index, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [1, 21]
     assert isinstance(outcomes[21], Rejected)
     assert (outcomes[21].field, outcomes[21].message) == ("items[21].result", "Expected items[21] otherwise.")
 
@@ -475,7 +475,7 @@ async def test_values_that_do_not_fit_are_refused_by_name_and_not_sent(
 
 async def test_a_batch_of_which_nothing_fits_is_not_sent(server: ScriptedServer, client: AsyncClient) -> None:
     wrong = NewTask("q", "t", priority=2**63)
-    assert [type(each) for each in await client.enqueue_many([wrong] * 2)] == [InvalidArgument] * 2
+    assert [type(item) for item in await client.enqueue_many([wrong] * 2)] == [InvalidArgument] * 2
     with pytest.raises(InvalidArgument):
         await client.enqueue(wrong, timeout_s=1)
     assert not server.requests

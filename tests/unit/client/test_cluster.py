@@ -173,7 +173,9 @@ TENANTS = [
     pb.TenantPolicy(tenant=""),
 ]
 NO_NUMBERS = ("retry_shape", "non_retryable", "paused", "dead_alert_url", "tenants")
-NUMBERS = {name: at for at, name in enumerate(pb.QueuePolicy.DESCRIPTOR.fields_by_name, 1) if name not in NO_NUMBERS}
+NUMBERS = {
+    name: index for index, name in enumerate(pb.QueuePolicy.DESCRIPTOR.fields_by_name, 1) if name not in NO_NUMBERS
+}
 
 
 async def test_a_policy_goes_there_and_back(server: ScriptedServer, client: AsyncClient) -> None:
@@ -212,7 +214,7 @@ async def test_pause_and_resume_a_queue(server: ScriptedServer, client: AsyncCli
     server.on("SetQueue", LOST, pb.SetQueueResponse(settings=paused))
     assert (await client.pause_queue("mail")).policy.paused is True
     await client.resume_queue("mail")
-    pause, resume = (pb.SetQueueRequest(queue="mail", policy=pb.QueuePolicy(paused=each)) for each in (True, False))
+    pause, resume = (pb.SetQueueRequest(queue="mail", policy=pb.QueuePolicy(paused=item)) for item in (True, False))
     assert server.requests["SetQueue"] == [pause, pause, resume]
 
 
@@ -245,11 +247,13 @@ async def test_true_is_no_number_of_a_policy(server: ScriptedServer, client: Asy
     """Protobuf would take it for 1: a cap of one."""
     kinds = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_DOUBLE)
     policies: dict[str, Any] = {
-        each.name: QueuePolicy(**{each.name: value}) for each in pb.QueuePolicy.DESCRIPTOR.fields if each.type in kinds
+        item.name: QueuePolicy(**{item.name: value}) for item in pb.QueuePolicy.DESCRIPTOR.fields if item.type in kinds
     }
-    for each in pb.TenantPolicy.DESCRIPTOR.fields:
-        if each.type in kinds:
-            policies[f"tenants[0].{each.name}"] = QueuePolicy(tenants=[TenantPolicy("a", **{each.name: value})])
+    for field_name in pb.TenantPolicy.DESCRIPTOR.fields:
+        if field_name.type in kinds:
+            policies[f"tenants[0].{field_name.name}"] = QueuePolicy(
+                tenants=[TenantPolicy("a", **{field_name.name: value})]
+            )
     assert len(policies) == 27
     for field, policy in policies.items():
         with pytest.raises(InvalidArgument, match="number") as caught:

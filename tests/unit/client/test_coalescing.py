@@ -96,7 +96,7 @@ async def test_one_bad_item_fails_alone() -> None:
     await settle()
     server.gate.set()
     done = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(each) for each in done] == [int, int, int, InvalidArgument, int]
+    assert [type(item) for item in done] == [int, int, int, InvalidArgument, int]
 
 
 async def test_what_makes_a_request_fail_is_told_to_all_in_it_and_the_next_request_goes_on() -> None:
@@ -107,8 +107,8 @@ async def test_what_makes_a_request_fail_is_told_to_all_in_it_and_the_next_reque
     server.raises = [ConnectionFailed("x")]
     server.gate.set()
     done = await asyncio.gather(*first, return_exceptions=True)
-    assert all(isinstance(each, ConnectionFailed) for each in done)
-    assert len({id(each) for each in done}) == 4, "each caller has an error of its own"
+    assert all(isinstance(item, ConnectionFailed) for item in done)
+    assert len({id(item) for item in done}) == 4, "each caller has an error of its own"
     assert await coalescer.put(7, 1, WAIT_S) == 14
 
 
@@ -133,7 +133,7 @@ async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     await settle()
     server.gate.set()
     done = await asyncio.gather(*calls, return_exceptions=True)
-    refused = [each for each in done if isinstance(each, Overloaded)]
+    refused = [item for item in done if isinstance(item, Overloaded)]
     assert refused
     assert refused[0].retry_after_ms > 0
     assert len(refused) + sum(map(len, server.requests)) == 20
@@ -174,7 +174,7 @@ async def test_nobody_waits_longer_than_asked_for_sent_or_not() -> None:
     calls = [asyncio.create_task(coalescer.put(number, 1, 0.05)) for number in range(10)]
     async with asyncio.timeout(WAIT_S):
         done = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(each) for each in done] == [TimeoutError] * 10
+    assert [type(item) for item in done] == [TimeoutError] * 10
     assert len(server.requests) == 2, "what nobody waits for is not sent"
     server.gate.set()
     await coalescer.drain()

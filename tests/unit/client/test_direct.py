@@ -71,7 +71,7 @@ async def test_tasks_go_to_the_homes_of_their_queues_and_come_back_in_order(
     cluster.both("Enqueue", accept)
     tasks = [NewTask(queue, f"t{n}") for n, queue in enumerate([AT_1, AT_0, AT_1, AT_0, AT_0])]
     outcomes = await client.enqueue_many(tasks)
-    assert outcomes == [Accepted(each) for each in ("1:t0", "0:t1", "1:t2", "0:t3", "0:t4")]
+    assert outcomes == [Accepted(item) for item in ("1:t0", "0:t1", "1:t2", "0:t3", "0:t4")]
     assert cluster.sent("Enqueue") == [0, 1, 1]
     assert cluster.shards_named("Enqueue") == [["0"], ["1"]]
     await client.enqueue(NewTask(AT_1, "t5"))
@@ -103,8 +103,8 @@ async def test_the_first_call_of_a_client_names_the_newest_set_and_so_does_its_r
 
 def _stale(items: int) -> list[pb.Rejection]:
     return [
-        pb.Rejection(reason="STALE_TOKEN", message=f"Expected items[{at}] to be claimed.", field=f"items[{at}]")
-        for at in range(items)
+        pb.Rejection(reason="STALE_TOKEN", message=f"Expected items[{index}] to be claimed.", field=f"items[{index}]")
+        for index in range(items)
     ]
 
 
@@ -114,7 +114,7 @@ async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, 
             if shard == 0:
                 accepted = pb.Accepted(task_id=request.items[0].claim.task_id)
                 return pb.AckResponse(outcomes=[pb.AckOutcome(acked=pb.Acked(follow_ups=[accepted]))])
-            return pb.AckResponse(outcomes=[pb.AckOutcome(rejection=each) for each in _stale(len(request.items))])
+            return pb.AckResponse(outcomes=[pb.AckOutcome(rejection=item) for item in _stale(len(request.items))])
 
         return answer
 
@@ -126,7 +126,7 @@ async def test_claims_of_different_shards_settle_in_one_batch(cluster: Cluster, 
     assert not isinstance(second, Rejected)
     assert second.follow_ups == (Accepted(refs[1].task_id),)
     # As the caller numbers them, not as the leader of the shard does.
-    assert [(each.field, each.message) for each in (first, third)] == [
+    assert [(item.field, item.message) for item in (first, third)] == [
         ("items[0]", "Expected items[0] to be claimed."),
         ("items[2]", "Expected items[2] to be claimed."),
     ]
@@ -175,14 +175,14 @@ async def test_every_call_on_tasks_goes_by_their_ids(cluster: Cluster, client: A
     for leader, state in zip(cluster.leaders, states, strict=True):
         script(leader, state)
     ids = [task_id(1), task_id(0)]
-    refs = [ClaimRef(each, 1) for each in ids]
+    refs = [ClaimRef(item, 1) for item in ids]
     wanted = [TaskState.DEAD, TaskState.READY]
-    assert [getattr(each, "state", None) for each in await client.fail_many(list(map(Failure, refs)))] == wanted
-    assert [getattr(each, "state", None) for each in await client.release_many(refs)] == wanted
-    assert [getattr(each, "state", None) for each in await client.cancel_many(ids)] == wanted
-    extended = await client.extend_many([Extension(each, 1_000) for each in refs])
-    assert [getattr(each, "lease_ms", None) for each in extended] == [states[1], states[0]]
-    assert [(await client.get_task(each)).state for each in ids] == wanted
+    assert [getattr(item, "state", None) for item in await client.fail_many(list(map(Failure, refs)))] == wanted
+    assert [getattr(item, "state", None) for item in await client.release_many(refs)] == wanted
+    assert [getattr(item, "state", None) for item in await client.cancel_many(ids)] == wanted
+    extended = await client.extend_many([Extension(ref, 1_000) for ref in refs])
+    assert [getattr(item, "lease_ms", None) for item in extended] == [states[1], states[0]]
+    assert [(await client.get_task(item)).state for item in ids] == wanted
     assert (await client.get_dead_letter(ids[0])).state is TaskState.DEAD
     assert len(await client.retry_dead_letters(ids)) == 2
     assert len(await client.discard_dead_letters(ids)) == 2
@@ -193,7 +193,7 @@ async def test_every_call_on_tasks_goes_by_their_ids(cluster: Cluster, client: A
 async def test_waiting_for_tasks_of_several_shards(cluster: Cluster, client: AsyncClient) -> None:
     def finished(shard: int) -> Any:
         def answer(request: pb.WaitTasksRequest) -> pb.WaitTasksResponse:
-            tasks = [pb.TaskInfo(task_id=each, state=pb.TASK_STATE_SUCCEEDED) for each in request.task_ids]
+            tasks = [pb.TaskInfo(task_id=item, state=pb.TASK_STATE_SUCCEEDED) for item in request.task_ids]
             return pb.WaitTasksResponse(outcomes=[pb.WaitOutcome(task=task) for task in tasks])
 
         return answer
@@ -284,7 +284,7 @@ async def test_all_queues_are_listed_by_name_in_whole_pages(cluster: Cluster, cl
             some = after[: request.page_size]
             token = some[-1] if len(after) > len(some) else ""
             return pb.ListQueuesResponse(
-                queues=[pb.QueueCounts(queue=each, ready=1) for each in some], next_page_token=token
+                queues=[pb.QueueCounts(queue=item, ready=1) for item in some], next_page_token=token
             )
 
         return answer
@@ -294,7 +294,7 @@ async def test_all_queues_are_listed_by_name_in_whole_pages(cluster: Cluster, cl
     while True:
         page = await client.list_queues(page_size=2, page_token=token)
         assert len(page.queues) <= 2
-        found += [(each.queue, each.ready) for each in page.queues]
+        found += [(queue.queue, queue.ready) for queue in page.queues]
         token = page.next_page_token
         if not token:
             break
@@ -309,9 +309,9 @@ async def pages_of(client: AsyncClient, method: str, *, partial: bool) -> tuple[
     """What is told, and which shards are missing in it."""
     if method == "ListQueues":
         queues = await client.list_queues(partial=partial)
-        return [(each.queue, each.ready) for each in queues.queues], queues.missing_shards
+        return [(queue.queue, queue.ready) for queue in queues.queues], queues.missing_shards
     workers = await client.list_workers(partial=partial)
-    return [(each.worker, each.claims) for each in workers.workers], workers.missing_shards
+    return [(worker.worker, worker.claims) for worker in workers.workers], workers.missing_shards
 
 
 @pytest.mark.parametrize(("method", "reported"), [("ListQueues", ONE_QUEUE), ("ListWorkers", ONE_WORKER)])

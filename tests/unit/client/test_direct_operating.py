@@ -21,13 +21,13 @@ from tests.unit.client.scripted_shards import Cluster, accept, queue_at, spread,
 Code = grpc.StatusCode
 AT_0, AT_1 = queue_at(0), queue_at(1)
 METHODS: dict[str, Method[Any, Any]] = {
-    each.name: Method(
-        each.name, f"/{each.containing_service.full_name}/{each.name}", GetMessageClass(each.input_type),
-        GetMessageClass(each.output_type),
+    method.name: Method(
+        method.name, f"/{method.containing_service.full_name}/{method.name}", GetMessageClass(method.input_type),
+        GetMessageClass(method.output_type),
     )
     for module in (pb, queues_pb2, schedules_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
-    for each in service.methods
+    for method in service.methods
 }  # fmt: skip
 
 
@@ -116,7 +116,7 @@ async def test_a_set_that_the_map_does_not_know_is_refused_before_anything_is_se
     [
         (
             "Release",
-            lambda ids: pb.ReleaseRequest(claims=[pb.ClaimRef(task_id=each) for each in ids], delay_ms=700),
+            lambda ids: pb.ReleaseRequest(claims=[pb.ClaimRef(task_id=item) for item in ids], delay_ms=700),
             {"delay_ms": 700},
         ),
         (
@@ -126,7 +126,7 @@ async def test_a_set_that_the_map_does_not_know_is_refused_before_anything_is_se
         ),
         (
             "UpdateTasks",
-            lambda ids: pb.UpdateTasksRequest(items=[pb.UpdateItem(task_id=each, delay_ms=0) for each in ids]),
+            lambda ids: pb.UpdateTasksRequest(items=[pb.UpdateItem(task_id=item, delay_ms=0) for item in ids]),
             {},
         ),
     ],
@@ -192,7 +192,7 @@ async def test_workers_of_all_shards_by_name(cluster: Cluster, direct: Direct) -
 
     cluster.both("ListWorkers", workers)
     pages = await all_pages(direct, "ListWorkers", "workers", queues_pb2.ListWorkersRequest(page_size=2))
-    reported = [[(each.worker, each.claims, each.is_waiting) for each in page] for page in pages]
+    reported = [[(item.worker, item.claims, item.is_waiting) for item in page] for page in pages]
     assert reported == [[("a", 1, False), ("b", 1, True)], [("c", 2, True), ("d", 1, True)]]
 
 
@@ -207,7 +207,7 @@ def paged(name: str, items: str, found: dict[int, list[Any]], looks_max: int = 1
             start = int(request.page_token or 0)
             end = min(start + min(request.page_size, looks_max), len(found[shard]))
             response = METHODS[name].response(next_page_token=str(end) if end < len(found[shard]) else "")
-            getattr(response, items).extend([each for each in found[shard][start:end] if each is not None])
+            getattr(response, items).extend([item for item in found[shard][start:end] if item is not None])
             return response
 
         return answer
@@ -224,7 +224,7 @@ async def test_a_look_for_dead_letters_that_match_is_bounded_and_ends(cluster: C
     pages = await all_pages(direct, "ListDeadLetters", "tasks", request)
     assert [[task.task_id for task in page] for page in pages] == [[], [], [], ["a", "b"]]
     assert cluster.sent("ListDeadLetters") == [0, 4, 1]
-    assert all(each.filter == wanted for leader in cluster.leaders for each in leader.requests["ListDeadLetters"])
+    assert all(request.filter == wanted for leader in cluster.leaders for request in leader.requests["ListDeadLetters"])
 
 
 @pytest.mark.parametrize(("queue", "expected"), [("", [["0a", "0b"], ["1a"]]), (AT_1, [["1a"]])])
@@ -241,7 +241,7 @@ async def test_discards_and_tasks_of_a_queue_and_of_all(
     found = {0: [kind(task_id=name) for name in ("0a", "0b")], 1: [kind(task_id="1a")]}
     cluster.both(method, paged(method, items, found))
     pages = await all_pages(direct, method, items, request_of(queue=queue, page_size=2))
-    assert [[each.task_id for each in page] for page in pages] == expected
+    assert [[item.task_id for item in page] for page in pages] == expected
 
 
 async def test_what_is_about_a_worker_goes_to_the_home_of_its_name(cluster: Cluster, direct: Direct) -> None:
@@ -249,7 +249,7 @@ async def test_what_is_about_a_worker_goes_to_the_home_of_its_name(cluster: Clus
     names = [f"host-{number}" for number in range(12)]
     for worker in names:
         await ask(direct, "Heartbeat", queues_pb2.HeartbeatRequest(worker=worker))
-    reported = {each.worker: shard for shard in (0, 1) for each in cluster.leaders[shard].requests["Heartbeat"]}
+    reported = {request.worker: shard for shard in (0, 1) for request in cluster.leaders[shard].requests["Heartbeat"]}
     assert reported == {worker: home_shard(worker, 2) for worker in names}
 
 
@@ -265,8 +265,8 @@ async def test_a_purge_goes_from_shard_to_shard(cluster: Cluster, direct: Direct
         request.page_token = page.next_page_token
         reported.append((page.purged, page.next_page_token))
     assert reported == [(5, "1.x.y"), (2, "0."), (1, "")], "with tokens that a router understands"
-    assert [each.page_token for each in cluster.leaders[1].requests["PurgeQueue"]] == ["", "x.y"]
-    assert all(each.dry_run for leader in cluster.leaders for each in leader.requests["PurgeQueue"])
+    assert [request.page_token for request in cluster.leaders[1].requests["PurgeQueue"]] == ["", "x.y"]
+    assert all(request.dry_run for leader in cluster.leaders for request in leader.requests["PurgeQueue"])
     request.page_token = "7."
     assert await ask(direct, "PurgeQueue", request) == queues_pb2.PurgeQueueResponse()
 
@@ -316,9 +316,9 @@ async def test_schedules_of_a_queue_and_of_all(cluster: Cluster, direct: Direct)
     cluster.both("ListSchedules", paged("ListSchedules", "schedules", found))
     request = schedules_pb2.ListSchedulesRequest(page_size=3)
     pages = await all_pages(direct, "ListSchedules", "schedules", request)
-    assert [[each.name for each in page] for page in pages] == [["0a", "0b", "1a"], ["1b"]]
+    assert [[item.name for item in page] for page in pages] == [["0a", "0b", "1a"], ["1b"]]
     page = await ask(direct, "ListSchedules", schedules_pb2.ListSchedulesRequest(queue=AT_1, page_size=1))
-    assert ([each.name for each in page.schedules], page.next_page_token) == (["1a"], "1")
+    assert ([schedule.name for schedule in page.schedules], page.next_page_token) == (["1a"], "1")
     assert cluster.sent("GetTopology")[0] <= 2, "no queue is no name to ask for"
 
 

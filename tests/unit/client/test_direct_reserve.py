@@ -66,7 +66,7 @@ def slowly_held(request: pb.AwaitTasksRequest) -> pb.AwaitTasksResponse:
     return HELD
 
 
-class Shelf:
+class FakeShard:
     """The tasks of a shard: Reserve takes them, AwaitTasks waits for them."""
 
     def __init__(self, shard: int, *numbers: int) -> None:
@@ -90,11 +90,11 @@ class Shelf:
         return pb.AwaitTasksResponse(ready=self._filled.wait(request.wait_ms / 1000))
 
 
-def shelves(cluster: Cluster, *numbers: tuple[int, ...]) -> list[Shelf]:
-    made = [Shelf(shard, *each) for shard, each in enumerate(numbers)]
-    for leader, shelf in zip(cluster.leaders, made, strict=True):
-        leader.on("Reserve", shelf.reserve)
-        leader.on("AwaitTasks", shelf.wait)
+def fake_shards(cluster: Cluster, *numbers: tuple[int, ...]) -> list[FakeShard]:
+    made = [FakeShard(shard, *number) for shard, number in enumerate(numbers)]
+    for leader, fake_shard in zip(cluster.leaders, made, strict=True):
+        leader.on("Reserve", fake_shard.reserve)
+        leader.on("AwaitTasks", fake_shard.wait)
     return made
 
 
@@ -114,7 +114,7 @@ async def test_a_long_wait_looks_at_the_routes_again(
     """The queue is spread while its worker waits at its home."""
     monkeypatch.setattr(_direct_reserve, "_POLL_S", 0.05)
     monkeypatch.setattr("holdfast.client._topology.REFRESH_S", 0.0)
-    shelves(cluster, (), (7,))
+    fake_shards(cluster, (), (7,))
     asked = 0
 
     def wait(request: pb.ReserveRequest) -> pb.ReserveResponse:
@@ -136,7 +136,7 @@ async def test_a_long_wait_looks_at_the_routes_again(
 async def test_tasks_are_found_wherever_they_are_without_a_wait(
     cluster: Cluster, client: AsyncClient, full: int
 ) -> None:
-    shelves(cluster, *((1, 2, 3) if shard == full else () for shard in (0, 1)))
+    fake_shards(cluster, *((1, 2, 3) if shard == full else () for shard in (0, 1)))
     for _ in range(3):  # whichever shard is the first to be tried
         [task] = await client.reserve([AT_0])
         assert task.task_id.startswith(task_id(full)[:18])
@@ -144,7 +144,7 @@ async def test_tasks_are_found_wherever_they_are_without_a_wait(
 
 
 async def test_shards_take_turns(cluster: Cluster, client: AsyncClient) -> None:
-    shelves(cluster, tuple(range(1, 50)), tuple(range(1, 50)))
+    fake_shards(cluster, tuple(range(1, 50)), tuple(range(1, 50)))
     for _ in range(20):
         await client.reserve([AT_0])
     _, first, second = cluster.sent("Reserve")
@@ -153,7 +153,7 @@ async def test_shards_take_turns(cluster: Cluster, client: AsyncClient) -> None:
 
 
 async def test_a_lease_is_counted_from_the_claim_after_the_wait(cluster: Cluster, client: AsyncClient) -> None:
-    _, second = shelves(cluster, (), ())
+    _, second = fake_shards(cluster, (), ())
     call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000))
     async with asyncio.timeout(5):
         while cluster.sent("AwaitTasks") != [0, 1, 1]:
@@ -165,7 +165,7 @@ async def test_a_lease_is_counted_from_the_claim_after_the_wait(cluster: Cluster
 
 
 async def test_a_wait_ends_when_any_shard_has_a_task(cluster: Cluster, client: AsyncClient) -> None:
-    _, second = shelves(cluster, (), ())
+    _, second = fake_shards(cluster, (), ())
     call = asyncio.create_task(client.reserve([AT_0], wait_ms=20_000, claim_request_id="mine", worker="w"))
     async with asyncio.timeout(5):
         while cluster.sent("AwaitTasks") != [0, 1, 1]:
@@ -190,12 +190,12 @@ async def test_somebody_faster_does_not_end_the_wait(cluster: Cluster, client: A
 
 
 async def test_each_shard_is_asked_for_its_own_queues_with_their_limits(cluster: Cluster, client: AsyncClient) -> None:
-    shelves(cluster, (), ())
+    fake_shards(cluster, (), ())
     calls = 8  # each with another id, which decides where shards begin that are equal
     for _ in range(calls):
         limits, leases = {AT_0: 2}, {"slow": 60_000}
         assert await client.reserve([AT_1, AT_0], max_tasks=5, max_tasks_by_queue=limits, lease_ms_by_type=leases) == []
-    asked = [[list(each.queues) for each in leader.requests["AwaitTasks"]] for leader in cluster.leaders]
+    asked = [[list(request.queues) for request in leader.requests["AwaitTasks"]] for leader in cluster.leaders]
     assert asked == [[[AT_0]] * calls, []], "a shard that was tried has said that there is nothing"
     assert cluster.sent("Reserve") == [0, 0, calls], "where the first queue is, is tried first"
     for tried in cluster.leaders[1].requests["Reserve"]:
@@ -278,7 +278,7 @@ async def test_nothing_is_not_the_answer_while_a_shard_may_hold_claims(cluster: 
         server.on("Reserve", BROKEN)
         server.on("AwaitTasks", BROKEN)
     cluster.leaders[0].on("Reserve", EMPTY if request_id else BROKEN)
-    cluster.leaders[0].on("AwaitTasks", Shelf(0).wait)
+    cluster.leaders[0].on("AwaitTasks", FakeShard(0).wait)
     async with AsyncClient(cluster.router.address, direct=True, retry=False) as client:
         with pytest.raises(ServerError):
             await client.reserve([AT_0], wait_ms=300, claim_request_id=request_id)
@@ -301,7 +301,7 @@ async def test_a_shard_that_may_have_claimed_and_is_gone_does_not_hold_up_the_ot
 
 @pytest.mark.parametrize("retry", [True, False])
 async def test_a_shard_without_a_leader_does_not_hold_up_the_other(cluster: Cluster, retry: bool) -> None:
-    shelves(cluster, (1, 2, 3), ())
+    fake_shards(cluster, (1, 2, 3), ())
     cluster.leaders[1].stop()
     for method in ("Reserve", "AwaitTasks"):
         cluster.router.on(method, Refusal(Code.UNAVAILABLE, "NOT_LEADER", retry_after_ms=50))
@@ -314,7 +314,7 @@ async def test_a_shard_without_a_leader_does_not_hold_up_the_other(cluster: Clus
 
 
 async def test_a_shard_that_says_nothing_does_not_keep_the_answer(cluster: Cluster) -> None:
-    shelves(cluster, (), ())
+    fake_shards(cluster, (), ())
     for server in (cluster.leaders[1], cluster.router):
         server.instead("AwaitTasks", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=20) as client, asyncio.timeout(10):
@@ -325,7 +325,7 @@ async def test_a_shard_that_says_nothing_does_not_keep_the_answer(cluster: Clust
 
 
 async def test_who_settles_later_does_not_wait_for_a_silent_shard(cluster: Cluster) -> None:
-    shelves(cluster, (1, 2), ())
+    fake_shards(cluster, (1, 2), ())
     for server in (cluster.leaders[1], cluster.router):
         server.instead("Reserve", Hang())
     async with AsyncClient(cluster.router.address, direct=True, timeout_s=60) as client, asyncio.timeout(10):
@@ -393,14 +393,14 @@ async def test_a_claim_that_is_settled_later_goes_on_and_is_not_made_in_vain(clu
 
 
 async def test_a_leader_out_of_reach_is_reached_through_the_router(cluster: Cluster, client: AsyncClient) -> None:
-    shelves(cluster, (), ())
+    fake_shards(cluster, (), ())
     cluster.leaders[1].stop()
-    behind = Shelf(1, 8)
+    behind = FakeShard(1, 8)
     cluster.router.on("Reserve", behind.reserve)
     cluster.router.on("AwaitTasks", behind.wait)
     [task] = await client.reserve([AT_0], wait_ms=20_000)
     assert task.task_id == task_id(1, 8)
-    assert {each["holdfast-shard"] for each in cluster.router.metadata["Reserve"]} == {"1"}
+    assert {request["holdfast-shard"] for request in cluster.router.metadata["Reserve"]} == {"1"}
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ async def test_a_cancelled_reserve_leaves_no_call_behind(cluster: Cluster, clien
 
 def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
     """Claims of both, settled by their ids: each at the leader that gave it out."""
-    shelves(cluster, (1, 2), (1, 2))
+    fake_shards(cluster, (1, 2), (1, 2))
     acked: list[list[int]] = [[], []]
     app = Holdfast(cluster.router.address, direct=True)
     worker: Worker
@@ -461,7 +461,9 @@ def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
     def ack(shard: int) -> Callable[[pb.AckRequest], Any]:
         def answer(request: pb.AckRequest) -> pb.AckResponse:
             acked[shard] += [item.claim.token for item in request.items]
-            acked[shard] += [each.token + at for each in request.ranges for at in range(each.count)]
+            acked[shard] += [
+                claim_range.token + index for claim_range in request.ranges for index in range(claim_range.count)
+            ]
             if sum(map(len, acked)) == 4:
                 worker.stop()
             return ack_all(request)
@@ -477,7 +479,7 @@ def test_a_worker_serves_the_shards_of_a_cluster(cluster: Cluster) -> None:
     report = worker.run()
     app.close()
     assert report.succeeded == 4
-    assert [sorted(each) for each in acked] == [[1, 2], [1, 2]]
+    assert [sorted(item) for item in acked] == [[1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("answer", [READY, NOTHING], ids=["ready", "not-waiting"])

@@ -68,7 +68,8 @@ def unless_it_begins_with(first: int, answer: Any) -> Callable[[pb.EnqueueReques
 def answered(*outcomes: pb.EnqueueOutcome | pb.Rejection) -> pb.EnqueueResponse:
     return pb.EnqueueResponse(
         outcomes=[
-            each if isinstance(each, pb.EnqueueOutcome) else pb.EnqueueOutcome(rejection=each) for each in outcomes
+            outcome if isinstance(outcome, pb.EnqueueOutcome) else pb.EnqueueOutcome(rejection=outcome)
+            for outcome in outcomes
         ]
     )
 
@@ -247,7 +248,7 @@ def test_a_call_that_was_refused_as_a_whole_may_be_made_again(server: ScriptedSe
     outcomes = count.enqueue_many(range(CALL_TASKS + 2))
     assert len(outcomes.accepted) == CALL_TASKS
     assert outcomes.repeatable == list(outcomes.refused) == [1_000, 1_001]
-    assert {(type(each), each.reason, each.retry_after_ms) for each in outcomes.refused.values()} == {
+    assert {(type(refusal), refusal.reason, refusal.retry_after_ms) for refusal in outcomes.refused.values()} == {
         (Unavailable, "DISK_LOW", 60_000)
     }
     assert outcomes.refused[1_000] is not outcomes.refused[1_001], "each may be raised by itself"
@@ -332,7 +333,7 @@ def test_duplicates_are_handles_that_say_so(server: ScriptedServer, count: Task[
     first = taken("a", duplicate=True, state=pb.TASK_STATE_SUCCEEDED)
     server.on("Enqueue", answered(first, taken("b"), conflict))
     outcomes = count.options(request_id=str).enqueue_many(range(3))
-    assert [(each.duplicate, each.duplicate_state) for each in outcomes.accepted] == [
+    assert [(outcome.duplicate, outcome.duplicate_state) for outcome in outcomes.accepted] == [
         (True, TaskState.SUCCEEDED),
         (False, None),
     ]

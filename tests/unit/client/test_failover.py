@@ -417,7 +417,7 @@ async def test_single_enqueues_that_share_a_request_move_together(servers: Three
     b.on("FindLeader", leader_is(b, 2))
     async with AsyncClient(addresses(a, b), timeout_s=60) as client:
         accepted = await asyncio.gather(*(client.enqueue(NewTask("q", f"t{n}")) for n in range(50)))
-    assert [each.task_id for each in accepted] == [f"t{n}" for n in range(50)]
+    assert [outcome.task_id for outcome in accepted] == [f"t{n}" for n in range(50)]
 
 
 async def test_a_worker_goes_on_at_the_next_leader(servers: Three) -> None:

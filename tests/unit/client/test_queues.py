@@ -188,7 +188,9 @@ async def test_a_refused_purge_is_raised(server: ScriptedServer, client: AsyncCl
 
 
 def letters(*task_ids: str, then: str = "") -> pb.ListDeadLettersResponse:
-    return pb.ListDeadLettersResponse(tasks=[pb.TaskInfo(task_id=each) for each in task_ids], next_page_token=then)
+    return pb.ListDeadLettersResponse(
+        tasks=[pb.TaskInfo(task_id=task_id) for task_id in task_ids], next_page_token=then
+    )
 
 
 def done(request: Any) -> pb.RetryDeadLettersResponse:
@@ -230,14 +232,14 @@ async def test_retry_of_all_that_fit(server: ScriptedServer, client: AsyncClient
     )
     assert (reported.found, reported.done, reported.refused) == (3, 2, 1)
     assert isinstance(reported.last_refusal, NotDead)
-    assert [(each.found, each.done, each.refused) for each in seen] == [(2, 1, 1), (3, 2, 1)]
+    assert [(item.found, item.done, item.refused) for item in seen] == [(2, 1, 1), (3, 2, 1)]
     assert [list(request.task_ids) for request in server.requests["RetryDeadLetters"]] == [["a", "b"], ["c"]]
     listed = server.requests["ListDeadLetters"]
-    assert [(each.queue, each.page_size, each.page_token) for each in listed] == [
+    assert [(item.queue, item.page_size, item.page_token) for item in listed] == [
         ("mail", 2, ""), ("mail", 2, "1"), ("mail", 2, "2"),
     ]  # fmt: skip
     # What dies again while this goes on is the server's to leave out: our clock may be wrong.
-    assert {(each.filter.tenant, each.filter.died_before_ms) for each in listed} == {("acme", 0)}
+    assert {(item.filter.tenant, item.filter.died_before_ms) for item in listed} == {("acme", 0)}
 
 
 async def test_a_limit_ends_it_to_the_letter(server: ScriptedServer, client: AsyncClient) -> None:
@@ -255,7 +257,7 @@ async def test_a_dry_run_counts_and_touches_nothing(server: ScriptedServer, clie
     for call in (client.retry_dead_letters_where, client.discard_dead_letters_where):
         reported = await call("mail", dry_run=True, progress=seen.append)
         assert reported.done == 0
-    assert [each.found for each in seen] == [2, 3, 1]
+    assert [item.found for item in seen] == [2, 3, 1]
 
 
 async def test_discard_of_all_that_fit_says_by_whom(server: ScriptedServer, client: AsyncClient) -> None:
@@ -264,9 +266,9 @@ async def test_discard_of_all_that_fit_says_by_whom(server: ScriptedServer, clie
     reported = await client.discard_dead_letters_where("mail", DeadLetterFilter(type="t"), by="ada", note="ticket 7")
     assert reported == DeadLetterProgress(2, 2)
     assert server.requests["DiscardDeadLetters"] == [
-        pb.DiscardDeadLettersRequest(task_ids=[each], by="ada", note="ticket 7") for each in ("a", "b")
+        pb.DiscardDeadLettersRequest(task_ids=[item], by="ada", note="ticket 7") for item in ("a", "b")
     ]
-    assert {each.filter.type for each in server.requests["ListDeadLetters"]} == {"t"}
+    assert {request.filter.type for request in server.requests["ListDeadLetters"]} == {"t"}
 
 
 async def test_a_failure_on_the_way_is_raised_and_not_repeated(server: ScriptedServer, client: AsyncClient) -> None:

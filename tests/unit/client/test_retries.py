@@ -109,8 +109,8 @@ async def test_an_enqueue_without_a_request_id_is_repeated_under_an_automatic_ke
     ids = [spec.request_id for spec in first.tasks]
     assert len(set(ids)) == 3
     automatic = [parse_automatic_key(ids[0]), parse_automatic_key(ids[2])]
-    assert [None if each is None else (each.generation, each.n) for each in automatic] == [(0, 0), (0, 2)]
-    assert len({each.call_key for each in automatic if each is not None}) == 1, "all of a call go to one shard"
+    assert [None if item is None else (item.generation, item.n) for item in automatic] == [(0, 0), (0, 2)]
+    assert len({item.call_key for item in automatic if item is not None}) == 1, "all of a call go to one shard"
     assert [spec.request_id_ttl_ms for spec in first.tasks] == [65_000, 0, 65_000]
     assert outcomes == [Accepted(ids[0]), Accepted("r-1", duplicate=True), Accepted(ids[2])]
 

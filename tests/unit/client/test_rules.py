@@ -151,7 +151,11 @@ NUMBERS = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_INT32, FieldDescript
 
 
 def numbers_of(kind: type[Message]) -> list[str]:
-    return [each.name for each in kind.DESCRIPTOR.fields if each.type in NUMBERS and not each.is_repeated]
+    return [
+        field_name.name
+        for field_name in kind.DESCRIPTOR.fields
+        if field_name.type in NUMBERS and not field_name.is_repeated
+    ]
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -164,9 +168,9 @@ async def test_true_is_no_number_of_a_task(server: ScriptedServer, client: Async
     server.on("Enqueue", ACCEPTED)
     accepted, *misfits = await client.enqueue_many([NewTask("q", "t"), *tasks.values()])
     assert accepted == Accepted("id-1")
-    for at, (field, misfit) in enumerate(zip(tasks, misfits, strict=True), 1):
+    for index, (field, misfit) in enumerate(zip(tasks, misfits, strict=True), 1):
         assert isinstance(misfit, InvalidArgument)
-        assert (misfit.field, "number" in misfit.message) == (f"tasks[{at}].{field}", True)
+        assert (misfit.field, "number" in misfit.message) == (f"tasks[{index}].{field}", True)
     assert len(server.requests["Enqueue"][0].tasks) == 1
 
 

@@ -73,7 +73,7 @@ def told(outcomes: Sequence[Accepted | Rejected]) -> list[str]:
 async def test_tasks_that_are_alike_are_one_run_with_one_id(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("Enqueue", accept_all)
     outcomes = await client.enqueue_many(like(LIKE_ALL, "a", "b", "c"))
-    assert outcomes == [Accepted(run_id(1, at)) for at in range(3)]
+    assert outcomes == [Accepted(run_id(1, index)) for index in range(3)]
     [request] = server.requests["Enqueue"]
     [run] = request.runs
     assert is_automatic_key(run.task.request_id)
@@ -96,7 +96,7 @@ async def test_a_task_that_differs_begins_another_run(server: ScriptedServer, cl
     assert [list(run.payloads) for run in request.runs] == [[b"a", b"b"], [b"c", b"d", b"e"], [b"f"]]
     ids = [run.task.request_id for run in request.runs]
     assert len(set(ids)) == 3
-    assert len({each.split(".")[1] for each in ids}) == 1, "they are of one call"
+    assert len({item.split(".")[1] for item in ids}) == 1, "they are of one call"
 
 
 async def test_nothing_is_overtaken_by_what_came_behind_it(server: ScriptedServer, client: AsyncClient) -> None:
@@ -110,7 +110,7 @@ async def test_nothing_is_overtaken_by_what_came_behind_it(server: ScriptedServe
 
 async def test_where_hardly_any_are_alike_all_go_alone(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("Enqueue", accept_all)
-    tasks = [replace(LIKE_ALL, priority=at % 9) for at in range(8)]
+    tasks = [replace(LIKE_ALL, priority=index % 9) for index in range(8)]
     assert told(await client.enqueue_many([*tasks, tasks[-1]])) == [str(number) for number in range(1, 10)]
 
 
@@ -208,7 +208,7 @@ async def test_a_lost_run_is_sent_again_with_its_id(server: ScriptedServer, clie
     again = pb.EnqueueResponse(runs=[pb.RunOutcome(first_task_id=FIRST_ID, duplicate=True)])
     server.on("Enqueue", lost, again)
     outcomes = await client.enqueue_many(like(LIKE_ALL, "a", "b"))
-    assert outcomes == [Accepted(each) for each in later_task_ids(FIRST_ID, 2)], "its own first attempt is no duplicate"
+    assert outcomes == [Accepted(item) for item in later_task_ids(FIRST_ID, 2)], "its own first attempt is no duplicate"
     first, second = server.requests["Enqueue"]
     assert first == second
 
@@ -285,7 +285,7 @@ async def test_a_run_goes_straight_to_its_shard(cluster: Cluster) -> None:
     tasks = [*like(NewTask(queue_at(1), "t"), "a", "b"), *like(NewTask(queue_at(0), "t"), "c", "d", "e")]
     async with AsyncClient(cluster.router.address, direct=True) as client:
         outcomes = await client.enqueue_many(tasks)
-    assert [shard_of_task(each) for each in told(outcomes)] == [1, 1, 0, 0, 0]
+    assert [shard_of_task(item) for item in told(outcomes)] == [1, 1, 0, 0, 0]
     assert cluster.sent("Enqueue") == [0, 1, 1]
 
 
@@ -302,7 +302,7 @@ async def test_claims_of_a_run_are_single_tasks(server: ScriptedServer, client: 
     claims = await client.reserve(["q"], max_tasks=4)
     assert server.requests["Reserve"][0].takes_runs
     assert [claim.task_id for claim in claims] == [*later_task_ids(FIRST_ID, 3), "any"]
-    assert [claim.token for claim in claims] == [(41 + at << 64) + SECRET for at in range(3)] + [(9 << 64) + 1]
+    assert [claim.token for claim in claims] == [(41 + index << 64) + SECRET for index in range(3)] + [(9 << 64) + 1]
     assert [claim.payload for claim in claims] == [b"x", b"y", b"z", b""]
     first, *_, last = claims
     assert claims[1] == replace(first, task_id=claims[1].task_id, token=claims[1].token, payload=b"y")
@@ -322,11 +322,14 @@ async def test_claims_that_name_no_tasks_are_not_understood(server: ScriptedServ
 
 def refs(first_id: str, token: int, count: int, secret: int = SECRET) -> list[ClaimRef]:
     ids = later_task_ids(first_id, count)
-    return [ClaimRef(each, (token + at << 64) + secret) for at, each in enumerate(ids)]
+    return [ClaimRef(item, (token + index << 64) + secret) for index, item in enumerate(ids)]
 
 
 def ranges_of(request: pb.AckRequest) -> list[tuple[str, int, int, int]]:
-    return [(each.task_id, each.token, each.secret, each.count) for each in request.ranges]
+    return [
+        (claim_range.task_id, claim_range.token, claim_range.secret, claim_range.count)
+        for claim_range in request.ranges
+    ]
 
 
 async def test_claims_that_follow_each_other_are_acked_as_a_range(server: ScriptedServer, client: AsyncClient) -> None:
@@ -364,7 +367,7 @@ async def test_a_claim_that_is_named_twice_is_acked_twice(server: ScriptedServer
     server.on("Ack", ack_all)
     assert await client.ack_many([*refs(FIRST_ID, 41, 2), *refs(FIRST_ID, 41, 2)]) == [Acked()] * 4
     [request] = server.requests["Ack"]
-    assert len(request.items) + sum(each.count for each in request.ranges) == 4
+    assert len(request.items) + sum(claim_range.count for claim_range in request.ranges) == 4
 
 
 async def test_refusals_of_a_range_are_told_to_their_claims(server: ScriptedServer, client: AsyncClient) -> None:
@@ -414,5 +417,5 @@ async def test_acks_with_many_follow_ups_are_several_calls(server: ScriptedServe
     many = [Ack(claim, follow_ups=[NewTask("q", "t")] * 100) for claim in refs(task_id(0, 5000), 7, 12)]
     outcomes = await client.ack_many([*refs(FIRST_ID, 41, 3), *many])
     assert [request.ranges[0].count if request.ranges else 0 for request in server.requests["Ack"]] == [3, 0]
-    found = {at: outcome.field for at, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)}
+    found = {index: outcome.field for index, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)}
     assert found == {3: "items[3].follow_ups[1].queue", 13: "items[13].follow_ups[1].queue"}

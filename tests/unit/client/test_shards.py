@@ -111,7 +111,7 @@ async def test_hashes_are_read_from_every_replica_at_the_index_of_the_probe(node
     async with AsyncClient(nodes["n1"].address) as client:
         hashed = await client.hash_shard(0)
     assert (hashed.shard, hashed.index) == (0, 41)
-    assert [(each.node, each.state_hash) for each in hashed.replicas] == [(name, "abcd") for name in NODE_IDS]
+    assert [(item.node, item.state_hash) for item in hashed.replicas] == [(name, "abcd") for name in NODE_IDS]
     assert hashed.complete
     assert not hashed.different
     for server in nodes.values():
@@ -150,7 +150,7 @@ async def test_a_member_that_nobody_answers_for_is_missing(nodes: Nodes, client:
     nodes["n2"].stop()
     nodes["n3"].on("DescribeNode", lost)
     hashed = await client.hash_shard(0)
-    by_node = {each.node: each for each in hashed.replicas}
+    by_node = {item.node: item for item in hashed.replicas}
     assert by_node["n1"].state_hash == b"a".hex()
     assert isinstance(by_node["n2"].error, ConnectionFailed)
     assert "has lost it" in str(by_node["n3"].error)

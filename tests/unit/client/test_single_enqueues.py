@@ -19,7 +19,7 @@ class Server:
         self.ids: list[str] = []
 
     async def enqueue(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str]) -> Sent:
-        ids = [task.request_id or kept[at] or f"~0.{len(self.ids)}.{at}" for at, task in enumerate(tasks)]
+        ids = [task.request_id or kept[index] or f"~0.{len(self.ids)}.{index}" for index, task in enumerate(tasks)]
         self.ids += ids
         if self.refusals:
             return [self.refusals.pop(0) for _ in tasks], ids

@@ -186,7 +186,7 @@ async def test_routes_are_asked_for_in_parts_and_not_kept_for_ever(
     monkeypatch.setattr(_topology, "_QUEUES_PER_CALL", 3)
     monkeypatch.setattr(_topology, "QUEUES_MAX", 4)
     await client.enqueue_many([NewTask(f"m{number}", "t") for number in range(8)])
-    assert [len(each.queues) for each in cluster.router.requests["GetTopology"]][:3] == [3, 3, 2]
+    assert [len(request.queues) for request in cluster.router.requests["GetTopology"]][:3] == [3, 3, 2]
     assert len(client._direct._topology._routes) == 4  # type: ignore[union-attr]
 
 

@@ -235,7 +235,9 @@ async def test_the_first_attempt_names_the_newest_set_of_every_queue(cluster: Cl
     server.on("Enqueue", older, lambda request: pb.EnqueueResponse(outcomes=[ACCEPTED] * len(request.tasks)))
     async with AsyncClient(server.address) as client:
         await client.enqueue_many([NewTask(queue, "t") for queue in "qrst"])
-    first, second = ([task.request_id.partition(".")[0] for task in each.tasks] for each in server.requests["Enqueue"])
+    first, second = (
+        [task.request_id.partition(".")[0] for task in request.tasks] for request in server.requests["Enqueue"]
+    )
     assert (first, second) == (["~0"] * 4, ["~4", "~7", "~2", "~0"])
     assert server.metadata["Enqueue"] == [{"holdfast-first": "1"}] * 2
 

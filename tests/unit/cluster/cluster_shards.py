@@ -2,13 +2,49 @@
 over what must hold all the while."""
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from holdfast.cluster.admin.plans import Nodes
+from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.etcd.fake import FakeEtcd
+from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import LeaderRecord, Members, ShardRecord, name_of
+from holdfast.cluster.map.store import MapStore
 from holdfast.cluster.plans.steps import nodes_in_flux
+from holdfast.proto.v1 import cluster_pb2 as pb
 from tests.unit.cluster.cluster_stage import identity, make_store, read_map
+
+Transfer = Callable[[int, str], Awaitable[None]]
+
+
+async def no_transfer(_shard: int, _to: str) -> None:
+    raise AssertionError("nobody should lead instead of another")
+
+
+async def no_hand_over(_request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
+    raise AssertionError("no node should hand over")
+
+
+class UnknownNodes:
+    """Nobody knows how large a replica is, nor how far it is behind."""
+
+    def __init__(self, transfer: Transfer = no_transfer) -> None:
+        self._transfer = transfer
+
+    async def state_bytes(self, shard: int) -> int:
+        return -1
+
+    async def lag(self, shard: int, node: str) -> int:
+        return -1
+
+    async def transfer(self, shard: int, to: str) -> None:
+        await self._transfer(shard, to)
+
+
+def admin_of(store: MapStore, follower: MapFollower, nodes: Nodes | None = None) -> ClusterAdmin:
+    return ClusterAdmin(store, follower, nodes or UnknownNodes(), no_hand_over)
 
 
 @dataclass
@@ -57,9 +93,9 @@ class WishfulShards:
                 await self.lead(number, next(name for name in record.replicas if found.is_alive(name)))
             await store.publish_members(number, record.group, changed)
             return True
-        for each in record.leaving:
-            if found.is_there(each):
-                await store.forget_leaving(number, each)
+        for replica in record.leaving:
+            if found.is_there(replica):
+                await store.forget_leaving(number, replica)
                 return True
         return False
 

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from holdfast.cluster.etcd.api import Committed, Delete, Put, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
-from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import Members, NodeRecord, identity_of
 from holdfast.cluster.map.store import MapStore
 
 NAME = "test"
-KEYS = Keys(NAME)
+KEYS = MapKeys(NAME)
 WAIT_S = 5.0  # for what should take no time at all
 
 

@@ -22,7 +22,7 @@ from holdfast.routing.homes import home_shard, spread_shards
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.statuses import status_of
-from tests.unit.cluster.cluster_shards import WishfulShards
+from tests.unit.cluster.cluster_shards import WishfulShards, admin_of
 from tests.unit.cluster.cluster_stage import (
     KEYS,
     NAME,
@@ -73,7 +73,7 @@ async def server() -> AsyncIterator[Server]:
     async with AsyncExitStack() as stack:
         follower = await stack.enter_async_context(following(MapFollower(etcd, NAME)))
         await follower.first_load()
-        yield Server(etcd, follower, ClusterAdmin(make_store(etcd), follower), leases)
+        yield Server(etcd, follower, admin_of(make_store(etcd), follower), leases)
 
 
 async def topology(server: Server, *queues: str) -> pb.GetTopologyResponse:
@@ -120,7 +120,7 @@ async def test_a_cluster_whose_record_cannot_be_read_is_not_one_that_is_yet_to_b
 async def test_before_it_is_initialised_a_cluster_has_nodes_only(server: Server) -> None:
     found = await describe(server)
     assert (found.name, found.cluster_id, found.etcd_answers) == (NAME, "", True)
-    assert [each.name for each in found.nodes] == ["a", "b", "c"]
+    assert [item.name for item in found.nodes] == ["a", "b", "c"]
     assert list(found.shards) == []
     for method, request in [
         ("get_topology", pb.GetTopologyRequest()),
@@ -155,7 +155,9 @@ async def test_the_topology_has_leaders_routes_and_addresses(server: Server) -> 
     assert list(found.addresses) == [f"{name}.test:7401" for name in "abc"]
     wide, plain = found.routes
     assert (wide.queue, wide.home, wide.generation) == ("wide", home_shard("wide", 8), 1)
-    assert [(each.generation, tuple(each.shards)) for each in wide.sets] == [(1, spread_shards("wide", 8, 3))]
+    assert [(queue_set.generation, tuple(queue_set.shards)) for queue_set in wide.sets] == [
+        (1, spread_shards("wide", 8, 3))
+    ]
     assert (plain.queue, plain.home, plain.generation, list(plain.sets)) == ("plain", home_shard("plain", 8), 0, [])
 
 
@@ -205,7 +207,7 @@ async def test_a_description_has_all_nodes_and_shards(server: Server) -> None:
     a, b, _ = found.nodes
     assert (a.is_alive, a.is_draining, a.replicas, a.address) == (True, False, 3, "a.test:7401")
     assert (b.is_alive, b.is_draining, b.replicas, b.node_id) == (False, True, 3, node("b").node_id)
-    assert sum(each.leaders for each in found.nodes) == 3
+    assert sum(item.leaders for item in found.nodes) == 3
     assert (found.shards[0].leader, found.shards[0].epoch, found.shards[0].version) == ("a", 9, 1)
     assert list(found.shards[0].voters) == sorted(map(identity, "abc"))
     assert sorted(found.shards[0].replicas) == ["a", "b", "c"]
@@ -279,9 +281,9 @@ async def test_a_page_that_grows_too_large_ends_early(server: Server, monkeypatc
         await server.set(name, policy=pb.QueuePolicy(non_retryable=["x" * 200]))
     monkeypatch.setattr(messages, "SETTINGS_BYTES_MAX", 500)
     first = await server.admin.list_queue_settings(pb.ListQueueSettingsRequest())
-    assert ([each.route.queue for each in first.queues], first.next_page_token) == (["a", "b"], "b")
+    assert ([queue.route.queue for queue in first.queues], first.next_page_token) == (["a", "b"], "b")
     second = await server.admin.list_queue_settings(pb.ListQueueSettingsRequest(page_token="b"))
-    assert ([each.route.queue for each in second.queues], second.next_page_token) == (["c"], "")
+    assert ([queue.route.queue for queue in second.queues], second.next_page_token) == (["c"], "")
     named = await server.refused("list_queue_settings", pb.ListQueueSettingsRequest(queues=["a", "b", "c"]))
     assert (named.reason, named.field, named.limit) == (refusals.TOO_LARGE, "queues", "500")
 
@@ -295,7 +297,7 @@ async def test_only_what_differs_from_the_default_is_listed_in_pages(server: Ser
     seen, token, pages = [], "", 0
     while True:
         page = await server.admin.list_queue_settings(pb.ListQueueSettingsRequest(page_size=2, page_token=token))
-        seen += [each.route.queue for each in page.queues]
+        seen += [queue.route.queue for queue in page.queues]
         token, pages = page.next_page_token, pages + 1
         if not token:
             break
@@ -376,7 +378,7 @@ async def test_a_live_node_is_removed_only_when_it_drains(server: Server) -> Non
     await server.admin.remove_node(pb.RemoveNodeRequest(node="d"))
     found = await server.in_step()
     assert found.is_removed("d", node("d").node_id)
-    assert "d" not in {each.name for each in (await describe(server)).nodes}
+    assert "d" not in {item.name for item in (await describe(server)).nodes}
 
 
 # Refusals on the wire
@@ -405,7 +407,7 @@ def test_refusals_have_the_codes_of_the_contract(refused: RefusedError, code: st
     assert status.details[0].Unpack(info)
     assert info.reason == refused.reason
     assert dict(info.metadata).items() >= refused.metadata.items()
-    has_retry = any(each.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for each in status.details)
+    has_retry = any(detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in status.details)
     assert has_retry is (code in ("UNAVAILABLE", "ABORTED"))
 
 

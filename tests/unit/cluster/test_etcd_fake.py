@@ -13,18 +13,18 @@ import pytest
 from holdfast.cluster.etcd import process
 from holdfast.cluster.etcd.api import (
     Changes,
+    CommitUnknownError,
     CompactedError,
     Etcd,
     EtcdUnavailableError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Unchanged,
 )
 from holdfast.cluster.etcd.client import EtcdClient
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.etcd.messages import WatchReader, range_of
-from holdfast.cluster.etcd.problems import Kind, judge
+from holdfast.cluster.etcd.problems import Cause, judge
 from holdfast.proto.etcd import etcd_pb2 as pb
 
 
@@ -130,7 +130,7 @@ async def test_a_stopped_one_does_not_answer(fake: FakeEtcd) -> None:
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_an_answer_can_get_lost(fake: FakeEtcd, is_done: bool) -> None:
     fake.lose_next_answer(is_done=is_done)
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(CommitUnknownError):
         await put(fake, b"a")
     assert (await fake.get(b"a") is not None) == is_done
     assert (await fake.commit([Unchanged(b"b", 0)], [Put(b"b", b"")])).is_done
@@ -216,25 +216,25 @@ def test_a_reader_waits_for_all_parts_and_drops_those_of_a_lost_connection() -> 
 @pytest.mark.parametrize(
     ("code", "details", "kind"),
     [
-        ("UNAVAILABLE", "etcdserver: no leader", Kind.NOT_DONE),
-        ("UNAVAILABLE", "failed to connect to all addresses; last error: whatever", Kind.NOT_DONE),
-        ("UNAVAILABLE", "Socket closed", Kind.LOST),
-        ("UNAVAILABLE", "etcdserver: request timed out", Kind.LOST),
-        ("UNAVAILABLE", "etcdserver: request timed out, possibly due to previous leader failure", Kind.LOST),
-        ("UNAVAILABLE", "etcdserver: server stopped", Kind.LOST),
-        ("DEADLINE_EXCEEDED", "Deadline Exceeded", Kind.LOST),
-        ("INTERNAL", "Received RST_STREAM with error code 2", Kind.LOST),
-        ("UNKNOWN", "", Kind.LOST),
-        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Kind.NOT_DONE),
-        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Kind.REFUSED),
-        ("UNAUTHENTICATED", "etcdserver: invalid auth token", Kind.TOKEN),
-        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", Kind.TOKEN),
-        ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid user ID or password", Kind.REFUSED),
-        ("INVALID_ARGUMENT", "etcdserver: something new", Kind.REFUSED),
-        ("", "rpc error: code = PermissionDenied desc = etcdserver: permission denied", Kind.DENIED),
+        ("UNAVAILABLE", "etcdserver: no leader", Cause.NOT_DONE),
+        ("UNAVAILABLE", "failed to connect to all addresses; last error: whatever", Cause.NOT_DONE),
+        ("UNAVAILABLE", "Socket closed", Cause.LOST),
+        ("UNAVAILABLE", "etcdserver: request timed out", Cause.LOST),
+        ("UNAVAILABLE", "etcdserver: request timed out, possibly due to previous leader failure", Cause.LOST),
+        ("UNAVAILABLE", "etcdserver: server stopped", Cause.LOST),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", Cause.LOST),
+        ("INTERNAL", "Received RST_STREAM with error code 2", Cause.LOST),
+        ("UNKNOWN", "", Cause.LOST),
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", Cause.NOT_DONE),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", Cause.REFUSED),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", Cause.TOKEN),
+        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", Cause.TOKEN),
+        ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid user ID or password", Cause.REFUSED),
+        ("INVALID_ARGUMENT", "etcdserver: something new", Cause.REFUSED),
+        ("", "rpc error: code = PermissionDenied desc = etcdserver: permission denied", Cause.DENIED),
     ],
 )
-def test_failures_are_taken_for_what_they_mean(code: str, details: str, kind: Kind) -> None:
+def test_failures_are_taken_for_what_they_mean(code: str, details: str, kind: Cause) -> None:
     assert judge(code, details).kind is kind
 
 

@@ -21,7 +21,7 @@ from holdfast.cluster.local import servers as local_servers
 from holdfast.cluster.local import state as local_state
 from holdfast.cluster.local.cluster import Desired, LocalCluster, LocalError
 from holdfast.cluster.local.processes import Identity
-from holdfast.cluster.local.state import Member, State, StateError
+from holdfast.cluster.local.state import Member, State, StateFileError
 
 # A server that answers every request with 200; told so, it ends at once or when it is asked whether it is ready, is
 # never ready, or ready and for ever without the others.
@@ -219,7 +219,7 @@ def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_state_that_is_none_is_told(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / local_state.FILE_NAME).write_text(text)
-    with pytest.raises(StateError, match=says):
+    with pytest.raises(StateFileError, match=says):
         local_state.load(tmp_path)
     with pytest.raises(LocalError, match=says) as refused:
         local.down(tmp_path, purge=True, say=print)
@@ -318,13 +318,13 @@ def test_a_port_that_somebody_holds_for_a_moment_is_kept(stage: Stage, monkeypat
     kill(died)
     is_free, held = local_processes.port_is_free, {int(before["n2"].address.rpartition(":")[2])}
 
-    def look(host: str, port: int) -> bool:
+    def read_cluster(host: str, port: int) -> bool:
         if port in held:
             held.remove(port)
             return False
         return is_free(host, port)
 
-    monkeypatch.setattr(local_processes, "port_is_free", look)
+    monkeypatch.setattr(local_processes, "port_is_free", read_cluster)
     after = {server.name: server.address for server in stage.up().servers}
     assert not held
     assert after["n2"] == before["n2"].address
@@ -356,7 +356,7 @@ def test_if_a_server_ends_all_that_was_started_is_stopped(stage: Stage) -> None:
         stage.up()
     assert failed.value.reason == "SERVER_ENDED"
     assert failed.value.log_lines[-1] == "it has no disk"
-    report = local.look(stage.directory)
+    report = local.read_cluster(stage.directory)
     assert report is not None
     assert set(pids(report).values()) == {None}  # their ports say nothing: others may have taken them since
     stage.how.clear()
@@ -416,7 +416,7 @@ def test_what_ran_before_stays_when_a_later_start_fails(
     with pytest.raises(LocalError, match="n4 to be ready: serving, but it waits for godot") as failed:
         stage.up(nodes=4)
     assert failed.value.reason == "NOT_HEALTHY"
-    report = local.look(stage.directory)
+    report = local.read_cluster(stage.directory)
     assert report is not None
     assert pids(report) == {**pids(before), "n4": None}
 
@@ -438,7 +438,7 @@ def test_ctrl_c_stops_what_was_started(stage: Stage, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(stage.administrator, "initialise", interrupted)
     with pytest.raises(KeyboardInterrupt):
         stage.up()
-    report = local.look(stage.directory)
+    report = local.read_cluster(stage.directory)
     assert report is not None
     assert set(pids(report).values()) == {None}
 

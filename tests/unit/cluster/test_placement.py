@@ -17,7 +17,7 @@ Placement = dict[int, list[str]]
 
 
 def equal_nodes(count: int, zones: int = 1) -> list[NodeSpec]:
-    return [NodeSpec(f"n{at}", f"z{at % zones}") for at in range(count)]
+    return [NodeSpec(f"n{index}", f"z{index % zones}") for index in range(count)]
 
 
 def loads(placed: Placement, nodes: Sequence[NodeSpec]) -> list[int]:
@@ -69,7 +69,7 @@ def test_zones_of_equal_size_are_apart_and_their_nodes_within_one(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), min_size=4, max_size=9),
 )  # fmt: skip
 def test_zones_and_capacities_of_any_kind(shards: int, replication: int, kinds: list[tuple[str, int]]) -> None:
-    nodes = [NodeSpec(f"n{at}", zone, capacity) for at, (zone, capacity) in enumerate(kinds)]
+    nodes = [NodeSpec(f"n{index}", zone, capacity) for index, (zone, capacity) in enumerate(kinds)]
     placed = place(shards, replication, nodes)
     assert_distinct(placed, shards, replication)
     sizes = Counter(node.zone for node in nodes)
@@ -86,7 +86,7 @@ def test_zones_and_capacities_of_any_kind(shards: int, replication: int, kinds: 
 @given(st.integers(1, 60), st.lists(st.integers(1, 3), min_size=8, max_size=10))
 def test_nodes_have_their_share_by_capacity_within_one(shards: int, capacities: list[int]) -> None:
     """With one or two replicas no node of these is so large that it would have all shards."""
-    nodes = [NodeSpec(f"n{at}", capacity=capacity) for at, capacity in enumerate(capacities)]
+    nodes = [NodeSpec(f"n{index}", capacity=capacity) for index, capacity in enumerate(capacities)]
     for replication in (1, 2):
         placed = place(shards, replication, nodes)
         for node, count in zip(nodes, loads(placed, nodes), strict=True):
@@ -94,14 +94,14 @@ def test_nodes_have_their_share_by_capacity_within_one(shards: int, capacities: 
 
 
 def test_the_order_in_which_nodes_are_named_does_not_matter() -> None:
-    nodes = [NodeSpec(f"n{at}", f"z{at % 3}", 100 + at % 2) for at in range(9)]
+    nodes = [NodeSpec(f"n{index}", f"z{index % 3}", 100 + index % 2) for index in range(9)]
     assert place(50, 3, nodes) == place(50, 3, nodes[::-1]) == place(50, 3, nodes[4:] + nodes[:4])
 
 
 def test_a_node_shares_its_shards_with_many_others() -> None:
     """When it dies, they all take over a part of what it led."""
     placed = place(120, 3, equal_nodes(12))
-    for name in (f"n{at}" for at in range(12)):
+    for name in (f"n{index}" for index in range(12)):
         partners = {other for names in placed.values() if name in names for other in names} - {name}
         assert len(partners) >= 8, name
 

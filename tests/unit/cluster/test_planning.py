@@ -14,7 +14,6 @@ from holdfast.cluster.placement.placement import NodeSpec, place
 from holdfast.cluster.placement.planning import (
     Move,
     Transfer,
-    check_enough_nodes,
     check_moves,
     check_transfers,
     in_turns,
@@ -29,7 +28,7 @@ NONE: frozenset[str] = frozenset()
 
 
 def equal_nodes(count: int, zones: int = 1, first: int = 0) -> list[NodeSpec]:
-    return [NodeSpec(f"n{at}", f"z{at % zones}") for at in range(first, first + count)]
+    return [NodeSpec(f"n{index}", f"z{index % zones}") for index in range(first, first + count)]
 
 
 def names_of(nodes: Iterable[NodeSpec]) -> set[str]:
@@ -70,7 +69,7 @@ def clusters(draw: st.DrawFn, zones_max: int = 3) -> tuple[Replicas, list[NodeSp
     """Any replicas on any nodes, some of which drain or are away."""
     zones = draw(st.integers(1, zones_max))
     capacities = draw(st.lists(st.sampled_from([100, 100, 100, 50, 0]), min_size=3, max_size=7))
-    nodes = [NodeSpec(f"n{at}", f"z{at % zones}", capacity) for at, capacity in enumerate(capacities)]
+    nodes = [NodeSpec(f"n{index}", f"z{index % zones}", capacity) for index, capacity in enumerate(capacities)]
     names = sorted(names_of(nodes))
     replication = draw(st.integers(1, 3))
     groups = st.permutations(names).map(lambda order: order[:replication])
@@ -167,7 +166,7 @@ def test_no_plan_with_fewer_moves_is_as_good(
     """Against all that there are."""
     nodes = equal_nodes(5, zones)
     names = [node.name for node in nodes]
-    before = {shard: [names[at] for at in order[:replication]] for shard, order in enumerate(orders)}
+    before = {shard: [names[index] for index in order[:replication]] for shard, order in enumerate(orders)}
     draining = {"n4"} if is_draining else set()
     usable = [name for name in names if name not in draining]
     limit = ceil(replication / zones)
@@ -294,7 +293,7 @@ def test_leaders_of_any_cluster(
 @given(st.lists(st.permutations(range(4)), min_size=1, max_size=5), st.integers(0, 2))
 def test_no_transfers_that_are_fewer_are_as_good(orders: list[list[int]], leader: int) -> None:
     """Against all that there are."""
-    replicas = {shard: [f"n{at}" for at in order[:3]] for shard, order in enumerate(orders)}
+    replicas = {shard: [f"n{index}" for index in order[:3]] for shard, order in enumerate(orders)}
     names = {"n0", "n1", "n2", "n3"}
     leaders = {shard: group[leader] for shard, group in replicas.items()}
     transfers = spread_leaders(leaders, replicas, names, NONE)
@@ -381,7 +380,7 @@ def test_a_majority_is_kept_at_every_step_with_as_many_away_as_the_group_can_bea
     replication: int, away_max: int
 ) -> None:
     nodes = equal_nodes(replication + 1)
-    group = [f"n{at}" for at in range(replication)]
+    group = [f"n{index}" for index in range(replication)]
     for source, count in product(group, range(replication + 1)):
         move = Move(0, source, f"n{replication}", "")
         verdict = check_moves([move], {0: group}, nodes, NONE, names_of(nodes) - set(group[:count]))
@@ -438,15 +437,3 @@ def test_transfers_that_cannot_be_made_are_refused(
 ) -> None:
     verdict = check_transfers([Transfer(*transfer, "")], THREE, FIVE, set(draining.split()), ALL - set(away.split()))
     assert [problem.why for problem in verdict.problems] == words
-
-
-def test_a_cluster_needs_as_many_nodes_as_replicas() -> None:
-    assert check_enough_nodes(3, FIVE, {"n0", "n1"}, ALL) == []
-    for draining, alive, reported in (
-        ({"n0"}, {"n0", "n1", "n2"}, "only 2 are alive and not draining (n1, n2)"),
-        (set(), {"n1"}, "only 1 is alive and not draining (n1)"),
-        (set(), set(), "no node is alive without draining"),
-    ):
-        [problem] = check_enough_nodes(3, FIVE, draining, alive)
-        assert problem.why == "NOT_ENOUGH_NODES"
-        assert reported in problem.sentence

@@ -17,7 +17,7 @@ from holdfast.cluster.map.records import EMPTY, name_of
 from holdfast.proto.v1 import cluster_pb2 as pb
 from holdfast.serving import refusals
 from holdfast.serving.refusals import RefusedError, change_refused
-from tests.unit.cluster.cluster_shards import WishfulShards
+from tests.unit.cluster.cluster_shards import UnknownNodes, WishfulShards, admin_of
 from tests.unit.cluster.cluster_stage import (
     KEYS,
     NAME,
@@ -53,9 +53,7 @@ class Stage:
         follower = await self.stack.enter_async_context(following(MapFollower(self.etcd, NAME)))
         await follower.first_load()
         self.followers.append(follower)
-        admin = ClusterAdmin(
-            make_store(self.etcd), follower, state_bytes=self._state_bytes, lag=self._lag, transfer=self.shards.transfer
-        )
+        admin = admin_of(make_store(self.etcd), follower, _Nodes(self.shards.transfer))
         self.admins.append(admin)
         return admin
 
@@ -91,14 +89,14 @@ class Stage:
         move = pb.MoveWish(shard=shard, source=source, destination=destination)
         return (await self.admins[0].make_plan(pb.MakePlanRequest(move=move))).plan
 
-    @staticmethod
-    async def _state_bytes(shard: int) -> int:
+
+class _Nodes(UnknownNodes):
+    async def state_bytes(self, shard: int) -> int:
         if shard == 3:
             raise OSError("nobody answers for it")
         return 1000 + shard
 
-    @staticmethod
-    async def _lag(shard: int, _node: str) -> int:
+    async def lag(self, shard: int, node: str) -> int:
         return 70 + shard
 
 
@@ -230,7 +228,7 @@ async def test_a_dead_node_is_replaced(stage: Stage) -> None:
     await stage.carry_out()
     found = await stage.in_step()
     assert set(loads(found)) == {"a", "c", "d"}
-    assert {name_of(each) for record in found.shards.values() for each in record.leaving} == {"b"}
+    assert {name_of(replica) for record in found.shards.values() for replica in record.leaving} == {"b"}
     await stage.admins[0].remove_node(pb.RemoveNodeRequest(node="b"))
     assert_at_rest(await stage.in_step())
 
@@ -258,7 +256,7 @@ async def test_a_transfer_that_fails_is_asked_for_again(stage: Stage) -> None:
             raise change_refused("lag", f"{to} is not caught up")
         await stage.shards.lead(shard, to)
 
-    stage.admins[0] = ClusterAdmin(make_store(stage.etcd), stage.followers[0], transfer=transfer)
+    stage.admins[0] = admin_of(make_store(stage.etcd), stage.followers[0], UnknownNodes(transfer))
     await stage.start(await stage.balance(leaders=True))
     response = await stage.advance()
     assert response.plan.steps[0].detail.endswith("is not caught up")
@@ -280,7 +278,7 @@ async def test_transfers_that_never_succeed_do_not_hold_the_others_up(
             raise OSError("never")
         await stage.shards.lead(shard, to)
 
-    stage.admins[0] = ClusterAdmin(make_store(stage.etcd), stage.followers[0], transfer=transfer)
+    stage.admins[0] = admin_of(make_store(stage.etcd), stage.followers[0], UnknownNodes(transfer))
     for _ in range(200):
         response = await stage.advance()
         if sum(step.state == DONE for step in response.plan.steps) == len(plan.steps) - 1:
@@ -428,7 +426,7 @@ async def test_steps_that_others_have_overtaken_are_passed_over(stage: Stage) ->
     desired = [elsewhere if name == step.source else name for name in replicas]
     await make_store(stage.etcd).set_desired_replicas(step.shard, replicas, desired)
     done = await stage.carry_out()
-    states = {(each.shard, each.source, each.is_transfer): each.state for each in done.steps}
+    states = {(step.shard, step.source, step.is_transfer): step.state for step in done.steps}
     assert states[step.shard, step.source, False] == OVERTAKEN
     assert DONE in states.values()
 
@@ -588,6 +586,6 @@ async def test_a_server_whose_map_is_behind_advances_nothing(stage: Stage) -> No
     behind = Behind(stage.etcd, NAME, await read_map(stage.etcd))
     await stage.start(plan)
     with pytest.raises(RefusedError) as refused:
-        await ClusterAdmin(make_store(stage.etcd), behind).advance_plan(pb.AdvancePlanRequest())
+        await admin_of(make_store(stage.etcd), behind).advance_plan(pb.AdvancePlanRequest())
     assert refused.value.reason == refusals.ETCD_UNAVAILABLE
     assert (await stage.in_step()).shards[0].replicas.count("d") == 0

@@ -251,7 +251,7 @@ def test_values_of_a_tenant_outside_the_limits_are_refused(name: str) -> None:
         ({"non_retryable": ["x", ""]}, refusals.MISSING_FIELD, "policy.non_retryable[1]"),
         ({"non_retryable": ["x", "y" * 257]}, refusals.TOO_LARGE, "policy.non_retryable[1]"),
         ({"non_retryable": ["a\tb"]}, refusals.INVALID_FIELD, "policy.non_retryable[0]"),
-        ({"tenants": [tenant(str(at), weight=1) for at in range(257)]}, refusals.TOO_LARGE, "policy.tenants"),
+        ({"tenants": [tenant(str(index), weight=1) for index in range(257)]}, refusals.TOO_LARGE, "policy.tenants"),
         ({"tenants": [tenant("", weight=1)]}, refusals.MISSING_FIELD, "policy.tenants[0].tenant"),
         ({"tenants": [tenant("ä" * 129, weight=1)]}, refusals.TOO_LARGE, "policy.tenants[0].tenant"),
         ({"tenants": [tenant("a\0", weight=1)]}, refusals.INVALID_FIELD, "policy.tenants[0].tenant"),
@@ -291,13 +291,13 @@ def test_a_queue_that_goes_on_has_nothing_to_write_down() -> None:
 
 def test_tenants_change_each_for_itself() -> None:
     policy = changed(tenants=[tenant("b", weight=2), tenant("a.b", concurrency_max=4, weight=3)])
-    assert [each.tenant for each in policy.tenants] == ["a.b", "b"]
+    assert [item.tenant for item in policy.tenants] == ["a.b", "b"]
     more = changed(policy, tenants=[tenant("c", weight=9), tenant("a.b", weight=1)])
     assert more.tenants == (
         tenant("a.b", concurrency_max=4, weight=1), tenant("b", weight=2), tenant("c", weight=9)
     )  # fmt: skip
     less = changed(more, ["tenants.a.b", "tenants.nobody"])
-    assert [each.tenant for each in less.tenants] == ["b", "c"]
+    assert [item.tenant for item in less.tenants] == ["b", "c"]
     assert changed(more, ["tenants"]) == NO_POLICY
     assert changed(more, ["tenants"], tenants=[tenant("d", weight=2)]).tenants == (tenant("d", weight=2),)
 
@@ -348,13 +348,13 @@ def test_a_tenant_may_be_called_like_a_field() -> None:
 
 
 def test_tenants_are_counted_with_those_that_were_there() -> None:
-    policy = changed(tenants=[tenant(f"{at}", weight=1) for at in range(TENANTS_MAX)])
+    policy = changed(tenants=[tenant(f"{index}", weight=1) for index in range(TENANTS_MAX)])
     assert refused(policy, tenants=[tenant("one more", weight=1)]) == (refusals.TOO_LARGE, "policy.tenants", "256")
     changed(policy, ["tenants.7"], tenants=[tenant("one more", weight=1)])
 
 
 def test_a_policy_that_no_log_would_take_is_refused() -> None:
-    many = [tenant(f"{at:0256}", weight=1) for at in range(TENANTS_MAX)]
+    many = [tenant(f"{index:0256}", weight=1) for index in range(TENANTS_MAX)]
     assert refused(tenants=many) == (refusals.TOO_LARGE, "policy", str(POLICY_BYTES_MAX))
     largest = changed(tenants=many[:200])
     assert policy_message(largest).ByteSize() < POLICY_BYTES_MAX

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast.cluster.map.fields import encode
-from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.policy import TenantRecord
 from holdfast.cluster.map.records import (
     ClusterRecord,
@@ -180,7 +180,7 @@ def test_leaders_are_ordered_by_incarnation_then_epoch() -> None:
 
 
 def test_keys_are_parsed_as_they_are_made() -> None:
-    keys = Keys("prod")
+    keys = MapKeys("prod")
     assert keys.shard(7) == b"holdfast/prod/shards/00007"
     assert keys.parse(keys.shard(4095)) == ("shards", "04095")
     assert keys.parse(keys.queue("a.b-c_d")) == ("queues", "a.b-c_d")
@@ -188,4 +188,4 @@ def test_keys_are_parsed_as_they_are_made() -> None:
     for strange in (b"shards/7", b"shards/x", b"queues/", b"queues/a/b", b"later/x", b"plan/x", b"queues/\xff", b""):
         assert keys.parse(keys.prefix + strange) is None
     with pytest.raises(ValueError, match="name of a cluster"):
-        Keys("a/b")
+        MapKeys("a/b")

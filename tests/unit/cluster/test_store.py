@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.cluster.etcd.api import Committed, Delete, EtcdUnavailableError, OutcomeUnknownError, Put, Unchanged
+from holdfast.cluster.etcd.api import Committed, CommitUnknownError, Delete, EtcdUnavailableError, Put, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.queues import Home, Pin, QueueChange, Spread
 from holdfast.cluster.map.records import (
@@ -72,9 +72,9 @@ async def test_a_write_whose_answer_was_lost_is_looked_after(etcd: Meddling, is_
 async def test_answers_that_are_always_lost_are_told_as_such(etcd: Meddling) -> None:
     class Deaf(FakeEtcd):
         async def commit(self, compares: Sequence[Unchanged], changes: Sequence[Put | Delete]) -> Committed:
-            raise OutcomeUnknownError("lost")
+            raise CommitUnknownError("lost")
 
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(CommitUnknownError):
         await make_store(Deaf()).drain_node("a")
 
 

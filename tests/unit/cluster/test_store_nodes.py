@@ -82,7 +82,7 @@ async def test_of_racing_initialisations_one_wins_whole() -> None:
     assert len(won) == 1
     assert await assert_whole(etcd) == won[0]
     lost = [outcome for outcome in outcomes if isinstance(outcome, RefusedError)]
-    assert {each.reason for each in lost} <= {refusals.CLUSTER_EXISTS, refusals.CONFLICT}
+    assert {item.reason for item in lost} <= {refusals.CLUSTER_EXISTS, refusals.CONFLICT}
     assert len(lost) == len(sizes) - 1
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.cluster.etcd.api import Row, Snapshot
-from holdfast.cluster.map.keys import Keys
+from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import ClusterRecord, Members, NodeRecord, QueueRecord, ShardRecord
 from holdfast.cluster.map.store_nodes import WrongClusterError
@@ -32,10 +32,10 @@ def node(name: str) -> NodeRecord:
 
 
 def around(name: str, shard: ShardRecord = SHARD, *, shards: int = 2, **queues: QueueRecord) -> MapClusterView:
-    keys = Keys("c")
+    keys = MapKeys("c")
     records = {keys.cluster: ClusterRecord("ab" * 16, shards, 3).encode(), keys.shard(0): shard.encode()}
     records |= {keys.queue(queue): record.encode() for queue, record in queues.items()}
-    records |= {keys.node(each): node(each).encode() for each in IDS}
+    records |= {keys.node(task_id): node(task_id).encode() for task_id in IDS}
     rows = [Row(key, value, 1, 5, 0) for key, value in records.items()]
     return MapClusterView(IDS[name], PartitionMap.load("c", Snapshot(5, rows)))
 
@@ -76,7 +76,7 @@ def test_another_life_of_a_shard_another_shard_and_a_stranger_are_not_heard() ->
 
 def test_a_replica_of_a_former_life_is_not_served() -> None:
     anew = replace(SHARD, group=mapped_group(2, 99))
-    assert "former life" in around("n1", anew).objection(0, GROUP, (), ())
+    assert "former incarnation" in around("n1", anew).objection(0, GROUP, (), ())
     assert around("n1").objection(0, GROUP, (), ()) == ""
 
 

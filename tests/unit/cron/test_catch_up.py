@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from holdfast.cron.expressions import parse
-from holdfast.cron.ticks import CATCH_UP_POLICIES, CatchUp, Decision, catch_up, missed, upcoming
+from holdfast.cron.ticks import CATCH_UP_POLICIES, CatchUp, DueTicks, catch_up, missed, upcoming
 from holdfast.cron.timetables import Timetable
 
 NOW_MS = 1_711_850_400_000  # 2024-03-31 02:00 in UTC, an hour after the clocks in Berlin went ahead
@@ -30,19 +30,19 @@ class Counted:
         return self.timetable.latest_at_ms(at_ms)
 
 
-def decide(policy: CatchUp, last_ms: int, *, limit: int = 100, grace_ms: int = 2 * MINUTE_MS) -> Decision:
+def decide(policy: CatchUp, last_ms: int, *, limit: int = 100, grace_ms: int = 2 * MINUTE_MS) -> DueTicks:
     return catch_up(policy, parse("* * * * *"), last_ms, NOW_MS, limit, grace_ms)
 
 
 def minutes_ago(*minutes: int) -> tuple[int, ...]:
-    return tuple(NOW_MS - each * MINUTE_MS for each in minutes)
+    return tuple(NOW_MS - minute * MINUTE_MS for minute in minutes)
 
 
 @pytest.mark.parametrize("policy", CATCH_UP_POLICIES)
 def test_while_none_is_older_than_the_grace_none_was_missed(policy: CatchUp) -> None:
     """A fail-over is no outage: whatever the policy, each tick comes."""
-    assert decide(policy, NOW_MS - 3 * MINUTE_MS) == Decision(minutes_ago(2, 1, 0), NOW_MS + MINUTE_MS)
-    assert decide(policy, NOW_MS - MINUTE_MS) == Decision(minutes_ago(0), NOW_MS + MINUTE_MS)
+    assert decide(policy, NOW_MS - 3 * MINUTE_MS) == DueTicks(minutes_ago(2, 1, 0), NOW_MS + MINUTE_MS)
+    assert decide(policy, NOW_MS - MINUTE_MS) == DueTicks(minutes_ago(0), NOW_MS + MINUTE_MS)
     assert decide(policy, NOW_MS).fire == ()
     assert decide(policy, NOW_MS - 3 * MINUTE_MS, limit=2).fire == minutes_ago(1, 0)
     outage = {"none": (), "one": minutes_ago(0), "all": minutes_ago(2, 1, 0)}
@@ -53,7 +53,7 @@ def test_while_none_is_older_than_the_grace_none_was_missed(policy: CatchUp) -> 
 @pytest.mark.parametrize("grace_ms", [0, 2 * MINUTE_MS])
 def test_none_makes_up_for_nothing_after_an_outage(outage_ms: int, grace_ms: int) -> None:
     """Not for what came in the last moments of the outage, either: that would be more than `one` makes."""
-    assert decide("none", NOW_MS - outage_ms, grace_ms=grace_ms) == Decision((), NOW_MS + MINUTE_MS)
+    assert decide("none", NOW_MS - outage_ms, grace_ms=grace_ms) == DueTicks((), NOW_MS + MINUTE_MS)
 
 
 def test_after_an_outage_none_makes_less_than_one_and_one_less_than_all() -> None:
@@ -65,7 +65,7 @@ def test_after_an_outage_none_makes_less_than_one_and_one_less_than_all() -> Non
 
 
 def test_one_is_the_newest_however_old() -> None:
-    assert decide("one", NOW_MS - YEAR_MS) == Decision((NOW_MS,), NOW_MS + MINUTE_MS)
+    assert decide("one", NOW_MS - YEAR_MS) == DueTicks((NOW_MS,), NOW_MS + MINUTE_MS)
     assert decide("one", NOW_MS).fire == ()
     yearly = parse("@yearly")
     [tick_ms] = catch_up("one", yearly, 0, NOW_MS, 1, 0).fire
@@ -81,7 +81,7 @@ def test_all_are_the_newest_up_to_the_limit_the_oldest_first() -> None:
 @pytest.mark.parametrize("policy", CATCH_UP_POLICIES)
 def test_a_clock_that_went_back_repeats_nothing(policy: CatchUp) -> None:
     last_ms = NOW_MS + 10 * MINUTE_MS
-    assert decide(policy, last_ms) == Decision((), last_ms + MINUTE_MS)
+    assert decide(policy, last_ms) == DueTicks((), last_ms + MINUTE_MS)
 
 
 @pytest.mark.parametrize("policy", CATCH_UP_POLICIES)

@@ -35,7 +35,7 @@ def steps(text: str) -> Iterator[Step]:
 
 
 STEPS = list(steps(DOCKERFILE.read_text()))
-LAST_STAGE = STEPS[max(at for at, step in enumerate(STEPS) if step.word == "FROM") :]
+LAST_STAGE = STEPS[max(index for index, step in enumerate(STEPS) if step.word == "FROM") :]
 
 
 def only(word: str) -> str:

@@ -35,7 +35,7 @@ def test_every_package_has_hashes_and_nothing_says_where_from(name: str) -> None
 @pytest.mark.parametrize("name", lock.FILES)
 def test_what_pyproject_names_is_there_in_a_version_that_it_allows(name: str) -> None:
     lists = lock.lists_of(lock.read_project(REPO))
-    asked = [Requirement(line) for each in lock.FILES[name] for line in lists[each]]
+    asked = [Requirement(line) for file in lock.FILES[name] for line in lists[file]]
     chosen = pins(name)
     wrong = [str(one) for one in asked if not one.specifier.contains(chosen.get(canonicalize_name(one.name), "0"))]
     assert wrong == []

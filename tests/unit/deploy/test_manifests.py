@@ -42,7 +42,7 @@ def loaded(overlay: str) -> Manifests:
 
 def bodies(overlay: str) -> Bodies:
     """To be changed as one likes."""
-    return [deepcopy(dict(each.body)) for each in loaded(overlay).all]
+    return [deepcopy(dict(manifest.body)) for manifest in loaded(overlay).all]
 
 
 def find(given: Bodies, kind: str, name: str) -> dict[str, Any]:
@@ -428,7 +428,7 @@ def ways_in(manifests: Manifests) -> set[Way]:
     found = set()
     for policy in manifests.of("NetworkPolicy"):
         for target in manifests.selected(policy.spec["podSelector"]):
-            numbers = {name: number for each in target.containers for name, number in each.ports.items()}
+            numbers = {name: number for item in target.containers for name, number in item.ports.items()}
             for rule in policy.spec.get("ingress", ()):
                 who = [one for peer in rule["from"] for one in callers(manifests, peer)]
                 ports = [numbers[port["port"]] for port in rule["ports"] if port["port"] in numbers]
@@ -446,7 +446,7 @@ def callers(manifests: Manifests, peer: Mapping[str, Any]) -> list[str]:
             return [CLIENTS, *map(component, manifests.selected(selector))]
         case {"podSelector": selector, **others}:
             assert not others
-            return [component(each) for each in manifests.selected(selector)]
+            return [component(item) for item in manifests.selected(selector)]
     raise AssertionError(peer)
 
 
@@ -456,7 +456,7 @@ def ways_out(manifests: Manifests) -> set[Way]:
     for policy in manifests.of("NetworkPolicy"):
         for rule in policy.spec.get("egress", ()):
             selectors = [peer["podSelector"] for peer in rule.get("to", ())]
-            to = [component(each) for selector in selectors for each in manifests.selected(selector)]
+            to = [component(item) for selector in selectors for item in manifests.selected(selector)]
             found |= {
                 (component(caller), target, port["port"])
                 for caller in manifests.selected(policy.spec["podSelector"])
@@ -469,11 +469,11 @@ def ways_out(manifests: Manifests) -> set[Way]:
 @pytest.mark.parametrize("overlay", WAYS)
 def test_these_ways_are_open_at_both_ends_and_no_others(overlay: str) -> None:
     manifests = loaded(overlay)
-    names = {(component(each), ANYBODY, 53) for each in manifests.workloads}
+    names = {(component(workload), ANYBODY, 53) for workload in manifests.workloads}
     others = (CLIENTS, PROMETHEUS)  # are not ours: what they may call is for others to say
     assert ways_in(manifests) == {way for way in WAYS[overlay] if way[1] != ANYBODY}
     assert ways_out(manifests) == {way for way in WAYS[overlay] if way[0] not in others} | names
-    [refusing] = [each for each in manifests.of("NetworkPolicy") if each.name == "holdfast-deny-others"]
+    [refusing] = [item for item in manifests.of("NetworkPolicy") if item.name == "holdfast-deny-others"]
     assert manifests.selected(refusing.spec["podSelector"]) == manifests.workloads
     assert refusing.spec["policyTypes"] == ["Ingress", "Egress"]
     assert not refusing.spec.keys() & {"ingress", "egress"}
@@ -485,24 +485,24 @@ def test_a_backup_reaches_routers_names_and_its_storage_only(overlay: str, elsew
     backup = manifests.find("CronJob", "holdfast-backup")
     assert backup is not None
     policies = [
-        each for each in manifests.of("NetworkPolicy") if backup in manifests.selected(each.spec["podSelector"])
+        item for item in manifests.of("NetworkPolicy") if backup in manifests.selected(item.spec["podSelector"])
     ]
-    kinds = {kind for each in policies for kind in each.spec["policyTypes"]}
+    kinds = {kind for policy in policies for kind in policy.spec["policyTypes"]}
     assert kinds == {"Ingress", "Egress"}, "what is not allowed is refused, in both directions"
     assert [
-        rule for each in policies if each.name != "holdfast-monitoring" for rule in each.spec.get("ingress", ())
+        rule for policy in policies if policy.name != "holdfast-monitoring" for rule in policy.spec.get("ingress", ())
     ] == []
     inside: dict[str, set[int]] = {}
     outside: set[int] = set()
-    for rule in (rule for each in policies for rule in each.spec.get("egress", ())):
+    for rule in (rule for policy in policies for rule in policy.spec.get("egress", ())):
         ports = {port["port"] for port in rule["ports"]}
         for peer in rule.get("to", ()):
-            for each in manifests.selected(peer["podSelector"]):
-                inside.setdefault(each.name, set()).update(ports)
+            for one in manifests.selected(peer["podSelector"]):
+                inside.setdefault(one.name, set()).update(ports)
         outside |= ports if "to" not in rule else set()
     assert inside == {"holdfast-router": {7400}}
     assert outside == elsewhere
-    [letting_in] = [each for each in manifests.of("NetworkPolicy") if each.name == "holdfast-clients-to-routers"]
+    [letting_in] = [item for item in manifests.of("NetworkPolicy") if item.name == "holdfast-clients-to-routers"]
     assert letting_in.spec["ingress"][0]["from"][0]["podSelector"]["matchLabels"].items() <= backup.labels.items()
 
 

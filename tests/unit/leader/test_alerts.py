@@ -171,7 +171,7 @@ def test_who_was_away_is_told_again_each_minute_until_it_has_heard(capsys: pytes
 
 
 def test_an_alert_that_is_over_or_without_an_address_is_not_told_again() -> None:
-    ends: list[Callable[[Watched], None]] = [lambda each: each.retry(2), lambda each: each.set_policy(dead_alert_at=2)]
+    ends: list[Callable[[Watched], None]] = [lambda item: item.retry(2), lambda item: item.set_policy(dead_alert_at=2)]
     for end in ends:
         watched = Watched(dead_alert_at=2, dead_alert_url=URL)
         watched.is_away = True

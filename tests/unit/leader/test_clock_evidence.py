@@ -1,5 +1,7 @@
 """What can be known from the clocks of other nodes, and who may lead."""
 
+from collections.abc import Sequence
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -21,6 +23,12 @@ from tests.unit.leader.clock_fakes import DAY_MS, START_MS, YEAR_MS, FakeTime
 
 THREE = ("a", "b", "c")
 FIVE = ("a", "b", "c", "d", "e")
+
+
+def median_wall_ms(evidence: ClockEvidence, source: FakeTime, voters: Sequence[str], me: str) -> float | None:
+    """The median of the voters' wall clocks at this moment; None unless a majority agrees on it."""
+    found = evidence.median_range(voters, me)
+    return found.low_ms + source.monotonic_ms() if found is not None and found.agreed else None
 
 
 @pytest.fixture
@@ -100,19 +108,19 @@ def test_a_range_that_is_agreed_is_right_whatever_the_liars_say_and_whoever_is_s
 
 
 def test_a_majority_is_needed(source: FakeTime, evidence: ClockEvidence) -> None:
-    assert evidence.median_wall_ms(FIVE, "a") is None
+    assert median_wall_ms(evidence, source, FIVE, "a") is None
     evidence.note("b", source.wall)
-    assert evidence.median_wall_ms(FIVE, "a") is None
+    assert median_wall_ms(evidence, source, FIVE, "a") is None
     assert evidence.off_by_ms(FIVE, "a") is None
     evidence.note("x", source.wall)  # not of this group
-    assert evidence.median_wall_ms(FIVE, "a") is None
+    assert median_wall_ms(evidence, source, FIVE, "a") is None
     evidence.note("c", source.wall)
-    assert evidence.median_wall_ms(FIVE, "a") == source.wall
+    assert median_wall_ms(evidence, source, FIVE, "a") == source.wall
     assert evidence.off_by_ms(FIVE, "a") == 0
 
 
-def test_a_group_of_one_has_no_evidence(evidence: ClockEvidence) -> None:
-    assert evidence.median_wall_ms(("a",), "a") is None
+def test_a_group_of_one_has_no_evidence(source: FakeTime, evidence: ClockEvidence) -> None:
+    assert median_wall_ms(evidence, source, ("a",), "a") is None
     assert evidence.off_by_ms(("a",), "a") is None
 
 
@@ -121,7 +129,7 @@ def test_the_clock_of_a_node_that_does_not_vote_does_not_count(source: FakeTime,
     source.wall += DAY_MS
     for peer in THREE:
         evidence.note(peer, START_MS)
-    assert evidence.median_wall_ms(THREE, "me") == START_MS
+    assert median_wall_ms(evidence, source, THREE, "me") == START_MS
     assert evidence.off_by_ms(THREE, "me") == DAY_MS
 
 
@@ -130,14 +138,14 @@ def test_a_wrong_clock_is_known_to_its_own_node(source: FakeTime, evidence: Cloc
     source.wall += off_ms
     for peer in ("b", "c"):
         evidence.note(peer, START_MS)
-    assert evidence.median_wall_ms(THREE, "a") == START_MS
+    assert median_wall_ms(evidence, source, THREE, "a") == START_MS
     assert evidence.off_by_ms(THREE, "a") == off_ms
 
 
 @pytest.mark.parametrize("off_ms", [YEAR_MS, -YEAR_MS])
 def test_two_that_contradict_each_other_say_nothing(source: FakeTime, evidence: ClockEvidence, off_ms: int) -> None:
     evidence.note("b", START_MS + off_ms)
-    assert evidence.median_wall_ms(THREE, "a") is None
+    assert median_wall_ms(evidence, source, THREE, "a") is None
     assert evidence.off_by_ms(THREE, "a") == 0, "either may be right, and one of them must lead"
     assert evidence.median_range(THREE, "a") == (
         MedianRange(*sorted((START_MS - source.monotonic, START_MS + off_ms - source.monotonic)))
@@ -146,10 +154,10 @@ def test_two_that_contradict_each_other_say_nothing(source: FakeTime, evidence: 
 
 def test_of_two_clocks_that_agree_the_lower_one_counts(source: FakeTime, evidence: ClockEvidence) -> None:
     evidence.note("b", START_MS + 100)
-    assert evidence.median_wall_ms(THREE, "a") == START_MS
+    assert median_wall_ms(evidence, source, THREE, "a") == START_MS
     evidence = ClockEvidence(source)
     evidence.note("b", START_MS - 100)
-    assert evidence.median_wall_ms(THREE, "a") == START_MS - 100
+    assert median_wall_ms(evidence, source, THREE, "a") == START_MS - 100
 
 
 def test_evidence_stays_true_while_time_passes_and_while_the_own_clock_jumps(
@@ -158,7 +166,7 @@ def test_evidence_stays_true_while_time_passes_and_while_the_own_clock_jumps(
     for peer in ("b", "c"):
         evidence.note(peer, source.wall)
     source.pass_ms(700, wall_ms=700 - DAY_MS)
-    assert evidence.median_wall_ms(THREE, "a") == START_MS + 700
+    assert median_wall_ms(evidence, source, THREE, "a") == START_MS + 700
     assert evidence.off_by_ms(THREE, "a") == -DAY_MS
 
 
@@ -166,11 +174,11 @@ def test_who_is_silent_is_not_asked(source: FakeTime, evidence: ClockEvidence) -
     for peer in ("b", "c"):
         evidence.note(peer, source.wall)
     source.pass_ms(HEARD_MS)
-    assert evidence.median_wall_ms(THREE, "a") is not None
+    assert median_wall_ms(evidence, source, THREE, "a") is not None
     source.pass_ms(1)
-    assert evidence.median_wall_ms(THREE, "a") is None
+    assert median_wall_ms(evidence, source, THREE, "a") is None
     evidence.note("b", source.wall)
-    assert evidence.median_wall_ms(THREE, "a") == source.wall
+    assert median_wall_ms(evidence, source, THREE, "a") == source.wall
 
 
 def test_a_delay_makes_a_clock_seem_behind_only_until_a_faster_frame(source: FakeTime, evidence: ClockEvidence) -> None:
@@ -178,7 +186,9 @@ def test_a_delay_makes_a_clock_seem_behind_only_until_a_faster_frame(source: Fak
         source.pass_ms(10)
         for peer in ("b", "c"):
             evidence.note(peer, source.wall - delay_ms)
-        assert evidence.median_wall_ms(THREE, "a") == source.wall - min(delay_ms, 300 if delay_ms == 300 else 5)
+        assert median_wall_ms(evidence, source, THREE, "a") == source.wall - min(
+            delay_ms, 300 if delay_ms == 300 else 5
+        )
 
 
 @given(st.lists(st.tuples(st.floats(1, 1500), st.floats(0, 2000)), min_size=1, max_size=40))
@@ -218,11 +228,11 @@ def test_after_a_suspend_what_was_heard_before_is_not_believed(source: FakeTime,
         evidence.note(peer, source.wall)
     sent_before_ms = source.wall
     source.pass_ms(DAY_MS)
-    assert evidence.median_wall_ms(THREE, "a") is None
+    assert median_wall_ms(evidence, source, THREE, "a") is None
     evidence.note("b", sent_before_ms)  # lay in a buffer for a day
-    assert evidence.median_wall_ms(THREE, "a") is None
+    assert median_wall_ms(evidence, source, THREE, "a") is None
     evidence.note("b", source.wall)
-    assert evidence.median_wall_ms(THREE, "a") == source.wall
+    assert median_wall_ms(evidence, source, THREE, "a") == source.wall
 
 
 def test_identities_that_are_gone_do_not_pile_up(source: FakeTime, evidence: ClockEvidence) -> None:

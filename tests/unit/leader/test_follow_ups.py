@@ -30,7 +30,7 @@ class Desk:
         await self.small.rounds_until(self.service.enqueue(pb.EnqueueRequest(tasks=tasks)))
         request = pb.ReserveRequest(queues=["q"], max_tasks=count, lease_ms=60_000, worker="w")
         claims = (await self.small.rounds_until(self.service.reserve(request))).claims
-        return [pb.ClaimRef(task_id=each.task_id, token=each.token, secret=each.secret) for each in claims]
+        return [pb.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret) for claim in claims]
 
     async def ack(self, items: list[pb.AckItem]) -> list[pb.AckOutcome]:
         return list((await self.small.rounds_until(self.service.ack(pb.AckRequest(items=items)))).outcomes)
@@ -69,13 +69,13 @@ async def test_more_follow_ups_than_a_batch_has_tasks_are_refused_and_change_not
 async def test_acks_that_make_many_tasks_are_several_entries(desk: Desk) -> None:
     """One long entry would hold up all else that is to be applied. The answers are those of one."""
     claims = await desk.claim(40)
-    items = [pb.AckItem(claim=claim, follow_ups=follow_ups(at % 50)) for at, claim in enumerate(claims)]
+    items = [pb.AckItem(claim=claim, follow_ups=follow_ups(index % 50)) for index, claim in enumerate(claims)]
     items[7].claim.token += 1
     items[30].claim.task_id = "nonsense"
     outcomes = await desk.ack(items)
-    assert [at for at, outcome in enumerate(outcomes) if outcome.HasField("rejection")] == [7, 30]
-    acked = [at for at in range(40) if at not in (7, 30)]
-    assert [len(outcomes[at].acked.follow_ups) for at in acked] == acked
+    assert [index for index, outcome in enumerate(outcomes) if outcome.HasField("rejection")] == [7, 30]
+    acked = [index for index in range(40) if index not in (7, 30)]
+    assert [len(outcomes[index].acked.follow_ups) for index in acked] == acked
     assert desk.made == sum(acked)
     sizes = [sum(len(item.follow_ups) for item in entry.items) for entry in desk.entries]
     assert len(sizes) == 4
@@ -85,6 +85,6 @@ async def test_acks_that_make_many_tasks_are_several_entries(desk: Desk) -> None
 async def test_acks_that_make_few_tasks_are_one_entry(desk: Desk) -> None:
     claims = await desk.claim(1000)
     await desk.ack(
-        [pb.AckItem(claim=claim, follow_ups=follow_ups(at < ENTRY_TASKS_MAX)) for at, claim in enumerate(claims)]
+        [pb.AckItem(claim=claim, follow_ups=follow_ups(index < ENTRY_TASKS_MAX)) for index, claim in enumerate(claims)]
     )
     assert len(desk.entries) == 1

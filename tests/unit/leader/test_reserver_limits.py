@@ -89,7 +89,7 @@ async def test_who_waits_is_served_when_what_was_picked_is_cancelled_on_the_way(
     await cancelling
     for _ in range(3):
         await small.round()
-    done = [each for each in (call, waiting) if each.done()]
+    done = [item for item in (call, waiting) if item.done()]
     assert len(done) == 1
     assert (await done[0])[0].task_id == tasks[1]
 

@@ -200,12 +200,12 @@ async def test_finished_tasks_of_a_run_are_purged_together(small: SmallShard) ->
 async def test_a_queue_is_emptied_of_slices_page_by_page(small: SmallShard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purging, "ENTRY_ITEMS_MAX", 5)
     runs = [await small.enqueue_run(count) for count in (3, 1, 4)]
-    rooms = Purging(small.shard, Validator(small.config), default_policy(small.config))
+    api_calls = Purging(small.shard, Validator(small.config), default_policy(small.config))
     for dry_run in (True, False):
         token, purged = "", list[int]()
         while token or not purged:
             request = queues_pb.PurgeQueueRequest(queue=QUEUE.decode(), page_token=token, dry_run=dry_run)
-            page = await small.rounds_until(rooms.purge_page(request))
+            page = await small.rounds_until(api_calls.purge_page(request))
             purged.append(page.purged)
             token = page.next_page_token
         assert purged == [0, 4, 4, 0]

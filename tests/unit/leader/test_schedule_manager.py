@@ -48,29 +48,25 @@ class Stage:
         self.proposed: list[FireSchedule] = []
         self.fates: list[str] = []  # of the next writes; those behind them work
         self.limiter: asyncio.Event | None = None  # writes wait for it
-        self.keepers: list[ScheduleManager] = []
+        self.managers: list[ScheduleManager] = []
         self.metrics = Metrics()
 
     # Leaders.
 
     def manager(self) -> ScheduleManager:
         reader = self.shard.machine.reader
-        return ScheduleManager(
-            reader,
-            CONFIG,
-            self.metrics,
-            Policies(reader, CONFIG),
-            now_ms=lambda: self.shard.now_ms,
-            submit=self._submit,
-        )
+        return ScheduleManager(reader, CONFIG, self.metrics, Policies(reader, CONFIG), self, self)
 
     def lead(self) -> ScheduleManager:
         manager = self.manager()
         manager.start()
-        self.keepers.append(manager)
+        self.managers.append(manager)
         return manager
 
-    async def _submit(self, entry: Entry) -> list[Outcome]:
+    def now_ms(self) -> int:
+        return self.shard.now_ms
+
+    async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
         assert isinstance(entry, FireSchedule)
         self.proposed.append(entry)
         if self.limiter is not None:
@@ -88,13 +84,13 @@ class Stage:
 
     def apply(self, entry: Entry) -> list[Outcome]:
         outcomes = self.shard.apply(entry)
-        for manager in self.keepers:
+        for manager in self.managers:
             manager.arm(self.shard.effects)
         return outcomes
 
-    async def end(self, *keepers: ScheduleManager) -> None:
-        for manager in keepers or tuple(self.keepers):
-            self.keepers.remove(manager)
+    async def end(self, *managers: ScheduleManager) -> None:
+        for manager in managers or tuple(self.managers):
+            self.managers.remove(manager)
             await manager.stop()
             assert manager.failed() is None
 
@@ -109,7 +105,7 @@ class Stage:
         done = -1
         while done != len(self.proposed):
             done = len(self.proposed)
-            for manager in self.keepers:
+            for manager in self.managers:
                 manager._sweep.poll_again()  # its real sleep is too long for a test
             for _ in range(TURNS):
                 await asyncio.sleep(0)
@@ -210,7 +206,7 @@ async def test_after_an_outage_the_policy_counts(
     assert stage.ticks() == [*expected(age_s), age_s + 1]
 
 
-@pytest.mark.parametrize("catch_up", [each for each, _ in CATCH_UPS])
+@pytest.mark.parametrize("catch_up", [catch_up for catch_up, _ in CATCH_UPS])
 async def test_a_fail_over_is_no_outage(stage: Stage, catch_up: int) -> None:
     stage.put(catch_up=catch_up)
     stage.shard.now_ms += GRACE_MS + 1000
@@ -227,7 +223,7 @@ async def test_nothing_is_passed_over_if_all_is_too_old(stage: Stage) -> None:
     assert (stage.schedule().last_ms, stage.schedule().next_ms) == (START_MS - 2 * HOUR_MS, START_MS + 22 * HOUR_MS)
 
 
-@pytest.mark.parametrize("catch_up", [each for each, _ in CATCH_UPS])
+@pytest.mark.parametrize("catch_up", [catch_up for catch_up, _ in CATCH_UPS])
 async def test_a_leader_that_was_there_and_slow_misses_nothing(stage: Stage, catch_up: int) -> None:
     stage.put("@every 1m", catch_up=catch_up, next_ms=START_MS + 60_000)
     stage.lead()
@@ -478,7 +474,7 @@ async def test_a_state_that_cannot_be_read_is_told_and_no_fault_of_a_schedule(
         await stage.pass_time(1000)
     assert manager.failed() is broken
     await manager.stop()
-    stage.keepers.remove(manager)
+    stage.managers.remove(manager)
 
 
 def test_a_manager_that_was_never_started_can_be_stopped() -> None:
@@ -515,7 +511,7 @@ async def _live_through(steps: Sequence[tuple[str, Any]], catch_up: int, period_
             elif what == "fates":
                 stage.fates = list(how)
             else:
-                old = list(stage.keepers)
+                old = list(stage.managers)
                 stage.lead()
                 if how:
                     await stage.settle()

@@ -18,7 +18,7 @@ from holdfast.broker.leader.stats import (
     Heartbeat,
     Stats,
 )
-from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, Timing
+from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, StateDuration
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine.machine_shard import QUEUE, Shard, new_task
@@ -227,7 +227,7 @@ def test_latencies_are_counted_by_type(counted: Counted) -> None:
 
 def timings(*reported: tuple[bytes, bytes, int]) -> Effects:
     effects = Effects()
-    effects.timings = [Timing(queue, name, span, 5) for queue, name, span in reported]
+    effects.timings = [StateDuration(queue, name, span, 5) for queue, name, span in reported]
     return effects
 
 
@@ -341,7 +341,7 @@ def test_a_worker_is_seen_also_when_it_only_reports(counted: Counted) -> None:
     counted.stats.worker_seen(b"bob", 98)
     counted.stats.worker_seen(b"", 98)
     counted.shard.now_ms = 100
-    assert [(each.worker, each.last_seen_ms, list(each.queues)) for each in counted.workers().workers] == [
+    assert [(worker.worker, worker.last_seen_ms, list(worker.queues)) for worker in counted.workers().workers] == [
         ("ann", 99, ["mail"]), ("bob", 98, []),
     ]  # fmt: skip
 
@@ -368,7 +368,7 @@ def test_one_is_forgotten_if_all_of_too_many_hold_claims(monkeypatch: pytest.Mon
     for name in (b"a", b"b", b"c"):
         counted.shard.claim_all(*counted.enqueue(1), worker=name)
         counted.stats.worker_seen(name, 77)
-    assert [each.last_seen_ms for each in counted.workers().workers] == [0, 77, 77]
+    assert [worker.last_seen_ms for worker in counted.workers().workers] == [0, 77, 77]
 
 
 async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None
         "release": lambda: service.release(pb.ReleaseRequest(claims=refs)),
     }
     await small.rounds_until(calls[kind]())
-    seen = {each.worker: each.last_seen_ms for each in small.shard.stats.workers_page(b"", 9).workers}
+    seen = {worker.worker: worker.last_seen_ms for worker in small.shard.stats.workers_page(b"", 9).workers}
     now_ms = small.time.now_ms
     assert seen == {"ann": now_ms, "bob": now_ms, "eve": now_ms, "old": now_ms - 1000}, "a wrong token is nobody's"
 
@@ -470,10 +470,10 @@ def test_a_worker_is_gone_when_it_says_so_or_nothing_is_heard_for_a_minute(count
     beat(counted, GONE, b"bob")
     counted.stats.worker_seen(b"eve", counted.shard.now_ms)
     counted.shard.now_ms += WORKER_SILENT_MS
-    states = {each.worker: each.state for each in counted.workers().workers}
+    states = {worker.worker: worker.state for worker in counted.workers().workers}
     assert states == {"ann": RUNNING, "bob": GONE, "eve": NO_STATE}
     counted.shard.now_ms += 1
-    states = {each.worker: each.state for each in counted.workers().workers}
+    states = {worker.worker: worker.state for worker in counted.workers().workers}
     assert states == {"ann": GONE, "bob": GONE}, "one whose heartbeats are not here leaves the list"
     assert counted.stats.signal(b"ann", QUIET) is None
     with counted.stats.worker_asks(b"ann", [b"mail"], counted.shard.now_ms - 1_000_000):

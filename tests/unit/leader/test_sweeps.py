@@ -123,8 +123,8 @@ async def test_a_row_written_while_others_are_handled_is_not_forgotten(bench: Be
 
 
 async def test_more_rows_than_a_batch_go_in_batches_in_order(bench: Bench) -> None:
-    names = [b"%d" % at for at in range(2 * BATCH_ROWS + 1)]
-    bench.kv.write({keys.due(START_MS - 10 + at, name): b"" for at, name in enumerate(names)})
+    names = [b"%d" % index for index in range(2 * BATCH_ROWS + 1)]
+    bench.kv.write({keys.due(START_MS - 10 + index, name): b"" for index, name in enumerate(names)})
     bench.sweep.arm(START_MS - 10)
     assert await bench.call() == names[:BATCH_ROWS]
     assert await bench.call() == names[BATCH_ROWS : 2 * BATCH_ROWS]
@@ -133,7 +133,7 @@ async def test_more_rows_than_a_batch_go_in_batches_in_order(bench: Bench) -> No
 
 
 async def test_more_rows_of_one_moment_than_a_batch(bench: Bench) -> None:
-    names = [b"%d" % at for at in range(2 * BATCH_ROWS)]
+    names = [b"%d" % index for index in range(2 * BATCH_ROWS)]
     bench.kv.write({keys.due(START_MS, name): b"" for name in names})
     bench.sweep.arm(START_MS)
     await bench.call()
@@ -156,9 +156,9 @@ async def test_a_full_batch_that_failed_is_repeated_before_the_next(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeps, "RETRY_SECONDS", 0.001)
-    names = [b"%d" % at for at in range(BATCH_ROWS + 1)]
+    names = [b"%d" % index for index in range(BATCH_ROWS + 1)]
     bench.failures = 1
-    bench.kv.write({keys.due(START_MS - 10 + at, name): b"" for at, name in enumerate(names)})
+    bench.kv.write({keys.due(START_MS - 10 + index, name): b"" for index, name in enumerate(names)})
     bench.sweep.arm(START_MS - 10)
     for expected in (names[:BATCH_ROWS], names[:BATCH_ROWS], names[BATCH_ROWS:]):
         assert await bench.call() == expected

@@ -82,8 +82,8 @@ async def test_a_rate_of_tenants_is_kept_over_all_shards() -> None:
 async def test_a_queue_whose_shards_become_others_has_other_parts() -> None:
     """Nobody tells of it, and the queue has no limits of its own."""
     stage, (member, *others) = await spread(tenant_concurrency_max=8)
-    for each in (member, *others):
-        each.part = WHOLE
+    for other in (member, *others):
+        other.part = WHOLE
     member.enqueue(50, tenant=b"a")
     await stage.pass_time(1000)
     assert member.row.claimed == 8

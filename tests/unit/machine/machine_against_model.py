@@ -180,8 +180,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert effects.died == died
         changed = {key for key in after if key[0] == keys.SETTINGS and before.get(key) != after[key]}
         assert changed == {keys.settings(queue) for queue in effects.settings}
-        posted = {keys.outbox_place(key)[0] for key in new if key[0] == keys.OUTBOX}
-        assert posted == effects.outbox
+        outgoing = {keys.outbox_place(key)[0] for key in new if key[0] == keys.OUTBOX}
+        assert outgoing == effects.outbox
         ended = {key[-16:] for key in new if key[0] == keys.RETENTION}
         assert ended == {*effects.finished, *(one for range_ in effects.finished_ranges for one in ids_from(*range_))}
         reported = {keys.CLAIM_EXPIRY: effects.expiry_ms, keys.DUE: effects.due_ms, keys.RETENTION: effects.purge_ms,
@@ -222,7 +222,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
             assert len(subqueues) == counters.subqueues[priority]
             for key, row in subqueues:
                 names = priority, *keys.subqueue_names(key, level)
-                line += self.subqueue_from(queue, names, ready_rows.Subqueue.decode(row).mark)
+                line += self.subqueue_from(queue, names, ready_rows.SubqueueRow.decode(row).mark)
         assert [place.task_id for place in line] == self.model.line(queue)
         aged, after = read_ages(self.kv, self.machine.ready_in_age_page, queue, counters.age_mark, 1000)
         assert after is None
@@ -238,9 +238,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
             found, is_all = read_subqueue(self.kv, line, mark, 1000)
             assert is_all
         return [
-            Place(*subqueue, sequence + at, one)
+            Place(*subqueue, sequence + index, one)
             for sequence, task_id, _, count in found
-            for at, one in enumerate(ids_from(task_id, count))
+            for index, one in enumerate(ids_from(task_id, count))
         ]
 
     def any_in(self, *states: int) -> bool:
@@ -538,7 +538,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self, picked: Picks, follow_ups: list[NewTask], away: list[tuple[int, bytes]], turn: int, waiting_max: int
     ) -> None:
         """Follow-ups of this shard and of others, mixed."""
-        places = sorted((at + turn) % (len(follow_ups) + len(away)) for at in range(len(away)))
+        places = sorted((index + turn) % (len(follow_ups) + len(away)) for index in range(len(away)))
         remote_follow_ups = tuple(
             entries.RemoteFollowUp(place, destination, self.clock_ms, envelope)
             for place, (destination, envelope) in zip(places, away, strict=True)

@@ -35,7 +35,7 @@ class Model:
         self.memory: dict[Handle, tuple[Any, int]] = {}  # what is remembered, until when
         self.level = 1
         self.settings: dict[bytes, tuple[int, bytes, int]] = {}
-        self.posted: dict[int, list[tuple[int, bytes]]] = {}  # all messages that ever were, by destination
+        self.outgoing: dict[int, list[tuple[int, bytes]]] = {}  # all messages that ever were, by destination
         self.delivered: Counter[int] = Counter()
         self.inbox: dict[tuple[int, int], int] = {}
         self.allocations: dict[tuple[bytes, int, int], bytes] = {}
@@ -133,8 +133,8 @@ class Model:
         made_ms = int.from_bytes(task_id[:6], "big")
         ends_ms = made_ms + window_ms if window_ms else until_ms  # without a window it made no task
         living = {task.id for task in self.tasks.values() if task.state not in FINISHED} - {ending}
-        lives = window_ms > 0 and task_id in living
-        return (task_id, window_ms, digest) if self.now_ms < ends_ms or lives or self._paused() else None
+        incarnations = window_ms > 0 and task_id in living
+        return (task_id, window_ms, digest) if self.now_ms < ends_ms or incarnations or self._paused() else None
 
     def _accept(self, new: NewTask) -> tuple[bytes, bool, int]:
         handle = ("request", new.queue, new.request_id)
@@ -191,15 +191,15 @@ class Model:
         return [("Received", self.inbox.get(source, last), tuple(accepted))]
 
     def _delivered(self, entry: entries.Delivered) -> list[Answer]:
-        messages, before = self.posted.get(entry.destination, []), self.delivered[entry.destination]
+        messages, before = self.outgoing.get(entry.destination, []), self.delivered[entry.destination]
         if entry.sequence not in range(before + 1, len(messages) + 1):
             return ["NOT_WAITING"]
         self.delivered[entry.destination] = min(entry.sequence, before + 1000)
         return [("Changed", self.delivered[entry.destination])]
 
-    def _post(self, remote_follow_ups: Iterable[entries.RemoteFollowUp]) -> None:
+    def _put_into_outbox(self, remote_follow_ups: Iterable[entries.RemoteFollowUp]) -> None:
         for remote in remote_follow_ups:
-            self.posted.setdefault(remote.destination, []).append((remote.run_at_ms, remote.envelope))
+            self.outgoing.setdefault(remote.destination, []).append((remote.run_at_ms, remote.envelope))
 
     # How tasks move.
 
@@ -342,7 +342,7 @@ class Model:
         if isinstance(entry, entries.AckAway):
             for remote in item.remote_follow_ups:
                 coming = sum(other.destination == remote.destination for other in item.remote_follow_ups)
-                waiting = len(self.posted.get(remote.destination, ())) - self.delivered[remote.destination]
+                waiting = len(self.outgoing.get(remote.destination, ())) - self.delivered[remote.destination]
                 if waiting + coming > entry.waiting_max:
                     return "OUTBOX_FULL"
         keep_ms = entry.keep_ms
@@ -356,8 +356,8 @@ class Model:
         here, away = iter(item.follow_ups), {remote.place for remote in item.remote_follow_ups}
         count = len(item.follow_ups) + len(item.remote_follow_ups)
         task.had_follow_ups = count > 0
-        accepted = [(bytes(16), False, 0) if at in away else self._accept(next(here)) for at in range(count)]
-        self._post(item.remote_follow_ups)
+        accepted = [(bytes(16), False, 0) if index in away else self._accept(next(here)) for index in range(count)]
+        self._put_into_outbox(item.remote_follow_ups)
         answer = ("Acked", tuple(accepted))
         if task.had_follow_ups:
             self.memory["answer", item.token] = (item.task_id, answer), self.now_ms + keep_ms
@@ -578,12 +578,13 @@ class Model:
             "level": self.level,
             "outbox": {
                 (destination, number): message
-                for destination, messages in self.posted.items()
+                for destination, messages in self.outgoing.items()
                 for number, message in enumerate(messages, start=1)
                 if number > self.delivered[destination]
             },
             "outboxes": {
-                destination: (len(posted), self.delivered[destination]) for destination, posted in self.posted.items()
+                destination: (len(messages), self.delivered[destination])
+                for destination, messages in self.outgoing.items()
             },
             "inbox": self.inbox,
             "settings": self.settings,

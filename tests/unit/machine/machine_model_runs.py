@@ -42,12 +42,16 @@ class ModelWithRuns(Model):
     def _ack_ranges(self, entry: run_entries.AckRanges) -> list[Answer]:
         answers: list[Answer] = []
         for task_id, token, count in entry.ranges:
-            items = [AckItem(one, token + (at << 64), None, ()) for at, one in enumerate(ids_from(task_id, count))]
-            each = [self._ack(item, entry) for item in items]
-            answers.append(("AckedRange", tuple((at, code) for at, code in enumerate(each) if isinstance(code, str))))
+            items = [
+                AckItem(one, token + (index << 64), None, ()) for index, one in enumerate(ids_from(task_id, count))
+            ]
+            codes = [self._ack(item, entry) for item in items]
+            answers.append(
+                ("AckedRange", tuple((index, code) for index, code in enumerate(codes) if isinstance(code, str)))
+            )
         return answers
 
     def _purge_ranges(self, entry: run_entries.PurgeRanges) -> list[Answer]:
         nobody = entries.Purge(entry.now_ms, [])
-        each = [[self._purge(one, nobody) for one in ids_from(*item)] for item in entry.ranges]
-        return [("Changed", sum(not isinstance(answer, str) for answer in answers)) for answers in each]
+        purged = [[self._purge(one, nobody) for one in ids_from(*item)] for item in entry.ranges]
+        return [("Changed", sum(not isinstance(answer, str) for answer in answers)) for answers in purged]

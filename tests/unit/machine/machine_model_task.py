@@ -117,7 +117,7 @@ def check_budgets(tasks: Iterable[Task]) -> None:
 
 
 def ids_from(task_id: bytes, count: int) -> list[bytes]:
-    return [(int.from_bytes(task_id, "big") + at).to_bytes(16, "big") for at in range(count)]
+    return [(int.from_bytes(task_id, "big") + index).to_bytes(16, "big") for index in range(count)]
 
 
 def tasks_of(new: NewRun) -> list[NewTask]:

@@ -105,7 +105,7 @@ def remembered(key: bytes, row: bytes) -> Any:
 
 
 def claims_of(task_id: bytes, token: int, tasks: int) -> list[tuple[bytes, int]]:
-    return [(later_task_id(task_id, at), later_token(token, at)) for at in range(tasks)]
+    return [(later_task_id(task_id, index), later_token(token, index)) for index in range(tasks)]
 
 
 def single_rows(with_runs: dict[bytes, bytes]) -> dict[int, list[tuple[bytes, bytes]]]:
@@ -181,7 +181,7 @@ def picture_of(with_runs: dict[bytes, bytes]) -> dict[str, Any]:
         "running": Counter(name for _, row in families[keys.CLAIM_EXPIRY] for name in running_of(row)),
         "unique": {tuple(key[1:].split(b"\0", 1)): row for key, row in families[keys.UNIQUE]},
         "attempts": {
-            key[1:]: [tuple(attempt) for attempt in rows.Attempts.decode(row).kept]
+            key[1:]: [tuple(attempt) for attempt in rows.AttemptsRow.decode(row).kept]
             for key, row in families[keys.ATTEMPTS]
         },
         "allocations": {allocation_of(key): row for key, row in families[keys.ALLOCATION]},
@@ -200,8 +200,8 @@ def ages_in(pages: list[tuple[bytes, bytes]], state: dict[bytes, bytes]) -> dict
     }
 
 
-def subqueue_rows(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, ready_rows.Subqueue]]:
-    return [(key, ready_rows.Subqueue.decode(row)) for key, row in found]
+def subqueue_rows(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, ready_rows.SubqueueRow]]:
+    return [(key, ready_rows.SubqueueRow.decode(row)) for key, row in found]
 
 
 def subqueue_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
@@ -233,7 +233,7 @@ def answers_of(done: Iterable[outcomes.Outcome]) -> list[Answer]:
         if isinstance(outcome, outcomes.Claimed):
             answers += [answer_of(claim)[:-1] for claim in single_claims(outcome)]
         elif isinstance(outcome, outcomes.AckedRange):
-            answers.append(("AckedRange", tuple((at, refusal.code) for at, refusal in outcome.refused)))
+            answers.append(("AckedRange", tuple((index, refusal.code) for index, refusal in outcome.refused)))
         else:
             answers.append(answer_of(outcome))
     return answers
@@ -246,8 +246,8 @@ def single_claims(claimed: outcomes.Claimed) -> list[outcomes.Claimed]:
 
 def single_ready(task: ReadyTask) -> list[ReadyTask]:
     return [
-        task._replace(sequence=task.sequence + at, task_id=later_task_id(task.task_id, at), tasks=1)
-        for at in range(task.tasks)
+        task._replace(sequence=task.sequence + index, task_id=later_task_id(task.task_id, index), tasks=1)
+        for index in range(task.tasks)
     ]
 
 
@@ -303,7 +303,7 @@ def ready_tasks(state: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, b
         if key[0] == keys.READY:
             yield key, ready_rows.split_ready_row(row)[0]
         elif key[0] == keys.SUBQUEUE:
-            for sequence, task_id, *_ in ready_rows.Subqueue.decode(row).places():
+            for sequence, task_id, *_ in ready_rows.SubqueueRow.decode(row).places():
                 yield keys.ready_at(keys.line_of_subqueue(key), sequence), task_id
 
 

@@ -224,13 +224,13 @@ class Shard:
         found = read_rows(self.kv, subqueue, 0, 1000) if is_plain else read_subqueue(self.kv, subqueue, 0, 1000)[0]
         return [task_id for _, task_id, *_ in found]
 
-    def subqueue(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> ready_rows.Subqueue | None:
+    def subqueue(self, tenant: bytes = b"", limit_key: bytes = b"", priority: int = 4) -> ready_rows.SubqueueRow | None:
         row = self.kv.get(keys.subqueue(QUEUE, priority, tenant, limit_key))
-        return None if row is None else ready_rows.Subqueue.decode(row)
+        return None if row is None else ready_rows.SubqueueRow.decode(row)
 
     def attempts(self, task_id: bytes) -> tuple[rows.Attempt, ...]:
         row = self.kv.get(keys.attempts(task_id))
-        return () if row is None else rows.Attempts.decode(row).kept
+        return () if row is None else rows.AttemptsRow.decode(row).kept
 
     def holder(self, unique_key: bytes, queue: bytes = QUEUE) -> bytes | None:
         return self.kv.get(keys.unique(queue, unique_key))

@@ -347,9 +347,9 @@ def fields(row: object) -> list[Any]:
 
 
 @quick
-@given(executions | metas | queue_rows() | st.builds(ready_rows.Subqueue, u64, u64))
+@given(executions | metas | queue_rows() | st.builds(ready_rows.SubqueueRow, u64, u64))
 def test_a_row_with_slots_is_read_back_as_written(
-    row: rows.Execution | rows.Meta | rows.Queue | ready_rows.Subqueue,
+    row: rows.Execution | rows.Meta | rows.Queue | ready_rows.SubqueueRow,
 ) -> None:
     assert fields(type(row).decode(row.encode())) == fields(row)
 
@@ -365,7 +365,7 @@ named_rows = st.one_of(
     st.builds(rows.Outbox, u64, u64),
     st.builds(rows.Inbox, u64),
     st.builds(rows.Bucket, u64, u64, u64),
-    st.builds(rows.Attempts, some(attempts).map(tuple)),
+    st.builds(rows.AttemptsRow, some(attempts).map(tuple)),
     st.builds(rows.Schedule, u64, u64, u64, flags, u64, u64, task_ids, blobs),
     st.builds(rows.Discard, u8, u64, u64, queues, names, names, names, blobs),
     st.builds(rows.AllocationRow, blobs),
@@ -412,7 +412,7 @@ def test_stored_numbers_of_flags() -> None:
 
 
 def test_only_the_newest_attempts_are_kept() -> None:
-    kept = rows.Attempts()
+    kept = rows.AttemptsRow()
     for number in range(rows.ATTEMPTS_KEPT + 3):
         kept = kept.plus(rows.Attempt(rows.ATTEMPT_FAILED, number, number, b"", b""))
     assert [attempt.claimed_ms for attempt in kept.kept] == list(range(3, rows.ATTEMPTS_KEPT + 3))

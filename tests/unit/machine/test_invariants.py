@@ -196,8 +196,8 @@ def raise_age_mark(shard: Shard) -> None:
 
 def change_subqueue(shard: Shard, *, ready: int = 0, mark: int = 0) -> None:
     key = keys.subqueue(QUEUE, 4, b"blue", b"disk")
-    subqueue = ready_rows.Subqueue.decode(shard.kv.get(key) or b"")
-    shard.kv.write({key: ready_rows.Subqueue(subqueue.ready + ready, subqueue.mark + mark).encode()})
+    subqueue = ready_rows.SubqueueRow.decode(shard.kv.get(key) or b"")
+    shard.kv.write({key: ready_rows.SubqueueRow(subqueue.ready + ready, subqueue.mark + mark).encode()})
 
 
 def count_a_subqueue_more(shard: Shard) -> None:

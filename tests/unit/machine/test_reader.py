@@ -10,7 +10,7 @@ from tests.unit.machine.machine_shard import KEEP_MS, START_MS, Shard
 
 
 def reports(*sizes: int | None) -> tuple[MemoryKV, list[bytes]]:
-    ids = [bytes([at]) * 16 for at in range(len(sizes))]
+    ids = [bytes([index]) * 16 for index in range(len(sizes))]
     rows = {
         keys.report(task_id): TaskReport(REPORT_RESULT, bytes(size - 1)).encode()
         for task_id, size in zip(ids, sizes, strict=True)

@@ -15,7 +15,7 @@ from holdfast.machine.ready_rows import (
     SUBQUEUE_TASKS_MAX,
     AgePage,
     Place,
-    Subqueue,
+    SubqueueRow,
     aged_tasks,
     ready_row,
 )
@@ -31,7 +31,7 @@ class Line:
 
     def __init__(self) -> None:
         self.kv = MemoryKV()
-        self.subqueue = Subqueue()
+        self.subqueue = SubqueueRow()
         self.tasks: dict[int, Place] = {}
 
     def join(self, sequence: int) -> None:
@@ -48,7 +48,7 @@ class Line:
     def write(self, rows: dict[bytes, bytes | None]) -> None:
         self.kv.write({**rows, SUBQUEUE: self.subqueue.encode() if self.subqueue.ready else None})
         row = self.kv.get(SUBQUEUE)
-        self.subqueue = Subqueue() if row is None else Subqueue.decode(row)
+        self.subqueue = SubqueueRow() if row is None else SubqueueRow.decode(row)
 
     def rows(self) -> list[Place]:
         return read_rows(self.kv, LINE, 0, 1000)
@@ -122,7 +122,7 @@ def test_a_task_that_is_in_the_row_and_has_one_too_is_a_violation() -> None:
     task_id = shard.enqueue(tenant=b"blue")
     place = keys.ready(QUEUE, 4, shard.task(task_id).sequence, b"blue")
     shard.kv.write({place: ready_row(task_id, shard.task(task_id).size_bytes)})
-    assert any("twice" in each for each in violations(shard.kv))
+    assert any("twice" in violation for violation in violations(shard.kv))
 
 
 # --- Ages ------------------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def test_header_and_payload_are_the_task_that_was_handed_over(size: int) -> None
 
 def test_places_are_found_by_ids() -> None:
     run = Run.make(a_run([b"x"] * 5), FIRST_ID)
-    assert [run.place(later_task_id(FIRST_ID, at)) for at in range(-1, 6)] == [None, 0, 1, 2, 3, 4, None]
+    assert [run.place(later_task_id(FIRST_ID, index)) for index in range(-1, 6)] == [None, 0, 1, 2, 3, 4, None]
     assert run.place(make_task_id(1_000_001, 7, 502)) is None  # of another time: this shard never made it
 
 

@@ -7,8 +7,8 @@ import pytest
 from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.handlers import runs as run_handlers
 from holdfast.machine.ids import TOKEN_MAX, later_task_id, later_token
+from holdfast.machine.incarnations import begin_incarnation
 from holdfast.machine.invariants import violations
-from holdfast.machine.lives import begin_new_life
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
@@ -70,13 +70,13 @@ def test_a_hundred_tasks_that_come_and_go_together_cost_a_few_rows(shard: RunSha
 
 def test_who_does_something_of_its_own_departs_and_the_others_stay(shard: RunShard) -> None:
     first = shard.enqueue_run(b"a", b"b", b"c", b"d").task_id
-    ids = [later_task_id(first, at) for at in range(4)]
+    ids = [later_task_id(first, index) for index in range(4)]
     token = claimed_of(shard.claim_slice(first, 4)).token
-    tokens = [later_token(token, at) for at in range(4)]
+    tokens = [later_token(token, index) for index in range(4)]
     shard.fail(ids[1], tokens[1])
     assert shard.families()[keys.EXECUTION] == 1
     answer = shard.ack_range(first, token, 4)
-    assert [(at, refusal.code) for at, refusal in answer.refused] == [(1, STALE_TOKEN)]
+    assert [(index, refusal.code) for index, refusal in answer.refused] == [(1, STALE_TOKEN)]
     executions = shard.machine.executions(ids)
     assert [task.state for task in executions if task is not None].count(SUCCEEDED) == 3
     assert shard.kv.get(keys.envelope(ids[1])) == b"\x1a\x01b"
@@ -131,8 +131,8 @@ def test_long_runs_are_cut_and_keep_their_ids(shard: RunShard, monkeypatch: pyte
     monkeypatch.setattr(run_handlers, "RUN_BYTES_MAX", 10)
     payloads = [b"aaaa", b"bbbb", b"cccc", b"d", b"e", b"f", b"g" * 30, b"h", b"i"]
     first = shard.enqueue_run(*payloads).task_id
-    ids = [later_task_id(first, at) for at in range(len(payloads))]
-    assert shard.line() == [ids[at] for at in (0, 2, 5, 6, 7)]  # the first of each, and one by itself
+    ids = [later_task_id(first, index) for index in range(len(payloads))]
+    assert shard.line() == [ids[index] for index in (0, 2, 5, 6, 7)]  # the first of each, and one by itself
     envelopes = shard.machine.reader.envelopes(ids)
     assert envelopes == [b"\x1a" + bytes([len(payload)]) + payload for payload in payloads]
     assert violations(shard.kv) == []
@@ -174,18 +174,18 @@ def test_a_list_can_be_gone_on_with_in_the_middle_of_a_run(shard: RunShard) -> N
     shard.claim_slice(later_task_id(first, 3), 2)
     for state, expected in ((READY, [0, 1, 2]), (CLAIMED, [3, 4])):
         everything = list(walk(shard.kv, [state], QUEUE, b"", {}))
-        ids = [later_task_id(first, at) for at in expected]
+        ids = [later_task_id(first, position) for position in expected]
         assert [task_id for _, task_id in everything if task_id] == ids
-        for at, (place, _) in enumerate(everything):
-            assert list(walk(shard.kv, [state], QUEUE, place, {})) == everything[at + 1 :]
+        for index, (place, _) in enumerate(everything):
+            assert list(walk(shard.kv, [state], QUEUE, place, {})) == everything[index + 1 :]
 
 
 def test_another_life_gives_back_the_claims_of_runs(shard: RunShard) -> None:
     first = shard.enqueue_run(*[b"p"] * 5).task_id
     shard.claim_slice(first, 4)
-    begin_new_life(shard.kv, 2, {})
+    begin_incarnation(shard.kv, 2, {})
     shard.restart()
-    tasks = shard.machine.executions([later_task_id(first, at) for at in range(5)])
+    tasks = shard.machine.executions([later_task_id(first, index) for index in range(5)])
     assert [task.state for task in tasks if task is not None] == [READY] * 5
     assert violations(shard.kv) == []
 
@@ -202,7 +202,7 @@ def test_a_start_finds_runs_in_the_state(shard: RunShard) -> None:
 def test_a_range_may_name_tokens_that_no_claim_can_have(shard: RunShard) -> None:
     first = shard.enqueue_run(b"a", b"b").task_id
     answer = shard.ack_range(first, TOKEN_MAX, 3)
-    assert [(at, refusal.code) for at, refusal in answer.refused] == [
+    assert [(index, refusal.code) for index, refusal in answer.refused] == [
         (0, STALE_TOKEN), (1, STALE_TOKEN), (2, TASK_NOT_FOUND),
     ]  # fmt: skip
 

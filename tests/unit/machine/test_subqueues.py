@@ -62,7 +62,7 @@ def test_each_tenant_and_limit_key_of_a_priority_has_a_subqueue_of_its_own(shard
     assert found == sorted(names[1:]), "the plain sub-queue needs no row"
     aged = [*(ids[pair] for pair in names[1:]), high]
     by_age = read_ages(shard.kv, shard.machine.ready_in_age_page, QUEUE, 0, 99)
-    assert by_age == ([(shard.task(each).sequence, each) for each in aged], None)
+    assert by_age == ([(shard.task(item).sequence, item) for item in aged], None)
 
 
 def test_a_subqueue_is_there_only_while_it_has_ready_tasks(shard: Shard) -> None:
@@ -176,7 +176,9 @@ def test_a_task_that_is_ready_updated_and_withdrawn_in_one_commit(shard: Shard) 
         UpdateTasks(START_MS, [UpdateItem(task_id, 4, START_AT, START_MS)]),
         entries.Cancel(START_MS, KEEP_MS, [task_id]),
     )
-    places = [ReadyTask(QUEUE, priority, at, task_id, 8, b"blue", b"disk") for priority, at in ((4, 2), (9, 3), (4, 4))]
+    places = [
+        ReadyTask(QUEUE, priority, index, task_id, 8, b"blue", b"disk") for priority, index in ((4, 2), (9, 3), (4, 4))
+    ]
     assert shard.effects.ready == places
     assert shard.effects.withdrawn == places
     assert shard.state(task_id) == CANCELLED
@@ -187,7 +189,7 @@ def test_a_task_that_is_ready_updated_and_withdrawn_in_one_commit(shard: Shard) 
 def test_a_leader_is_told_whose_claims_ended_in_order_and_once(shard: Shard) -> None:
     red, blue, other = shard.enqueue(tenant=b"red"), shard.enqueue(**BLUE), shard.enqueue(**BLUE)
     tokens = {task_id: shard.claim(task_id) for task_id in (red, blue, other)}
-    ack = entries.Ack(START_MS, KEEP_MS, [entries.AckItem(each, tokens[each], None, ()) for each in (blue, red, other)])
+    ack = entries.Ack(START_MS, KEEP_MS, [entries.AckItem(item, tokens[item], None, ()) for item in (blue, red, other)])
     apply_all(shard, ack)
     assert list(shard.effects.freed) == [QUEUE]
     assert list(shard.effects.freed[QUEUE]) == [(b"blue", b"disk"), (b"red", b"")]

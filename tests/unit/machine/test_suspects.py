@@ -98,13 +98,13 @@ def test_an_attempt_that_took_too_long_is_not_a_dead_worker(shard: Shard) -> Non
     shard.make_suspect(suspect)
     tokens = [shard.claim(task_id), shard.claim(suspect)]
     shard.now_ms += LEASE_MS
-    for each, token in zip((task_id, suspect), tokens, strict=True):
+    for item, token in zip((task_id, suspect), tokens, strict=True):
         how = {"how": rows.ATTEMPT_TIMED_OUT, "retry_at_ms": shard.now_ms + 5}
-        assert shard.expire(each, token, **how) == Moved(RETRY_PENDING)
-        assert (shard.task(each).failures, shard.task(each).claims) == (1, 1)
+        assert shard.expire(item, token, **how) == Moved(RETRY_PENDING)
+        assert (shard.task(item).failures, shard.task(item).claims) == (1, 1)
     shard.now_ms += 5
-    for each in (task_id, suspect):
-        shard.promote(each)
+    for item in (task_id, suspect):
+        shard.promote(item)
     assert (shard.line(), suspects(shard)) == ([task_id], [suspect])
 
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.broker.membership import handover
 from holdfast.broker.membership.handover import NodeHandover, OwnRecord
 from holdfast.cluster.admin.handovers import HandoverView
-from holdfast.cluster.etcd.api import Committed, Delete, EtcdError, OutcomeUnknownError, Put, Row, Snapshot, Unchanged
+from holdfast.cluster.etcd.api import Committed, CommitUnknownError, Delete, EtcdError, Put, Row, Snapshot, Unchanged
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.records import Handover
 from holdfast.cluster.map.store import MapStore
@@ -100,7 +100,7 @@ class World:
         for number, leader in self.leaders.items():
             if leader == node:
                 voters = self.voters[number]
-                live = [identity(each) for each in voters if each in self.live]
+                live = [identity(voter) for voter in voters if voter in self.live]
                 membership = pb.Membership(version=1, voters=map(identity, voters))
                 response.replicas.add(shard=number, term=1, membership=membership, caught_up=live)
         return response
@@ -110,7 +110,7 @@ class World:
         self.live.discard(name)
         for number, leader in self.leaders.items():
             if leader == name:
-                self.leaders[number] = next(each for each in self.voters[number] if each in self.live)
+                self.leaders[number] = next(voter for voter in self.voters[number] if voter in self.live)
         await asyncio.sleep(0)
         await self.etcd.revoke(self.leases[name])
 
@@ -174,7 +174,7 @@ async def test_an_answer_of_etcd_that_was_lost_lets_nobody_go_unsaid() -> None:
     world.nodes["a"]._set(Handover.ASKED)
     await make_store(world.etcd).note_handover(world.own["a"].record or node("a"))
     world.etcd.lose_next_answer(is_done=True)
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(CommitUnknownError):
         await world.nodes["a"].ask()
     assert world.own["a"].record is not None
     assert world.own["a"].record.handover is Handover.ASKED, "it was not told, so it is not let go"
@@ -199,8 +199,8 @@ async def test_it_is_taken_back_when_nobody_asks_any_more_but_not_by_a_node_that
         await asyncio.sleep(0)
     assert not world.hosts["b"].is_handing_over
     assert await world.state("a") is Handover.GRANTED, "to its end"
-    for each in running:
-        each.cancel()
+    for item in running:
+        item.cancel()
     await asyncio.gather(*running, return_exceptions=True)
 
 

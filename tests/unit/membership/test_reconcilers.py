@@ -276,7 +276,7 @@ async def with_queues(*shards: Shard) -> tuple[FakeEtcd, MapStore, Any]:
     return etcd, store, SimpleNamespace(me=IDS["a"], replicas=replicas)
 
 
-async def care(etcd: FakeEtcd, store: MapStore, host: Any) -> QueueReconciler:
+async def reconcile(etcd: FakeEtcd, store: MapStore, host: Any) -> QueueReconciler:
     reconciler = QueueReconciler(host, store, MapClusterView(IDS["a"], await read_map(etcd)))
     await reconciler.poll()
     for _ in host.replicas:
@@ -299,14 +299,14 @@ async def test_a_shard_drains_until_nothing_of_the_queue_is_left_there() -> None
     await store.set_queue("q", QueueChange(placement=Home()))
     for counts in ({"ready": 1}, {"claimed": 1}, {"delayed": 1}, {"retrying": 1}, {"dead": 1}):
         shards[old].put("q", **counts)
-        await care(etcd, store, host)
+        await reconcile(etcd, store, host)
         assert (await read_map(etcd)).queues["q"].draining == (old,), f"there is still one: {counts}"
     shards[old].put("q", succeeded_total=5)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     record = (await read_map(etcd)).queues["q"]
     assert (record.draining, record.drained) == ((), (old,))
     shards[old].put("q", ready=1)  # a dead letter that was sent back, or a late retry
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     assert (await read_map(etcd)).queues["q"].draining == (old,)
 
 
@@ -317,7 +317,7 @@ async def test_tasks_that_no_record_tells_of_are_found() -> None:
     shards[stray].put("q", ready=1)
     home = (await read_map(etcd)).route("p").home
     shards[home].put("p", ready=1)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     found = await read_map(etcd)
     assert found.route("q").draining == (stray,)
     assert "p" not in found.queues, "it is where it belongs"
@@ -329,7 +329,7 @@ async def test_all_queues_of_a_shard_are_looked_at_in_turn() -> None:
     stray = await away_from(etcd, "zz")
     shards[stray].set(**{f"a{number:04d}": 0 for number in range(SEARCHED_QUEUES + 20)})
     shards[stray].put("zz", ready=1)
-    reconciler = await care(etcd, store, host)
+    reconciler = await reconcile(etcd, store, host)
     assert "zz" not in (await read_map(etcd)).queues
     for _ in shards:
         await reconciler.search()
@@ -341,13 +341,13 @@ async def test_a_policy_goes_into_the_log_of_the_shards_that_the_queue_has() -> 
     etcd, store, host = await with_queues(*shards)
     home = (await read_map(etcd)).route("q").home
     await store.set_queue("q", QueueChange(policy={"max_attempts": 3}))
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     assert [bool(shard.settings) for shard in shards] == [number == home for number in range(3)]
     version, policy = shards[home].settings[b"q"]
     assert version == (await read_map(etcd)).queue_version("q")
     assert policy
     await store.set_queue("q", QueueChange(clear=("max_attempts",)))
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     assert shards[home].settings[b"q"][1] == b"", "what was taken back must be told, too"
 
 
@@ -381,23 +381,23 @@ async def test_settings_made_again_after_a_restore_count_although_their_version_
     etcd, store, host = await with_queues(shard)
     await advance(etcd, 40)
     old = await set_attempts(store, "q", 3)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     assert shard.settings[b"q"][0] == old
 
     etcd, store = await restored(etcd)
     new = await set_attempts(store, "q", 9)
     assert new < old
-    reconciler = await care(etcd, store, host)
+    reconciler = await reconcile(etcd, store, host)
     assert (shard.settings[b"q"][0], shard.policy("q").max_attempts) == (old + 1, 9)
     await reconciler.poll()
     assert shard.settings[b"q"][0] == old + 1, "once is enough"
 
     await set_attempts(store, "q", 4)
     await advance(etcd, old + 20)  # it has passed what it once was before the leader looks
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     assert shard.policy("q").max_attempts == 4
     latest = await set_attempts(store, "q", 5)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     assert (shard.settings[b"q"][0], shard.policy("q").max_attempts) == (latest, 5), "it counts as before"
 
 
@@ -406,11 +406,11 @@ async def test_two_settings_of_the_same_version_are_told_apart() -> None:
     etcd, store, host = await with_queues(shard)
     await advance(etcd, 40)
     old = await set_attempts(store, "q", 3)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     etcd, store = await restored(etcd)
     await advance(etcd, old - 1)
     assert await set_attempts(store, "q", 9) == old
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     assert shard.policy("q").max_attempts == 9
 
 
@@ -424,7 +424,7 @@ async def test_what_a_restored_etcd_does_not_know_is_as_if_it_was_never_set() ->
     reconciler = QueueReconciler(host, store, seen)
     await reconciler.poll()
     fresh, other = await restored(etcd)
-    await care(fresh, other, host)  # by a node that has just begun to lead
+    await reconcile(fresh, other, host)  # by a node that has just begun to lead
     assert (shard.settings[b"q"][0], shard.policy("q")) == (old + 1, NO_POLICY)
 
     await shard.set_queue(b"q", old + 2, pb.QueuePolicy(max_attempts=7).SerializeToString())
@@ -441,7 +441,7 @@ async def test_a_leader_with_an_old_copy_of_the_map_does_not_undo_a_newer_settin
     await set_attempts(store, "q", 3)
     behind = await read_map(etcd)
     newer = await set_attempts(store, "q", 9)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     logged = dict(shard.settings)
     assert logged[b"q"][0] == newer
 
@@ -463,7 +463,7 @@ async def test_an_etcd_without_the_cluster_says_nothing_about_its_queues() -> No
     await set_attempts(store, "q", 3)
     at = await read_map(etcd)
     await set_attempts(store, "q", 9)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     logged = dict(shard.settings)
     empty = make_store(FakeEtcd())
     await QueueReconciler(host, empty, MapClusterView(IDS["a"], at)).poll()
@@ -495,7 +495,7 @@ async def test_an_etcd_that_is_away_is_asked_once_at_a_look() -> None:
     behind = await read_map(etcd)
     for name in names:
         await set_attempts(store, name, 9)
-    await care(etcd, store, host)
+    await reconcile(etcd, store, host)
     etcd.stop()
     counting = CountingEtcd(etcd)
     reconciler = QueueReconciler(host, make_store(cast(FakeEtcd, counting)), MapClusterView(IDS["a"], behind))

@@ -11,7 +11,7 @@ from holdfast.broker.cluster_view import map_view as map_cluster_view
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.membership import settings_news
 from holdfast.broker.membership.settings_news import SettingsNews
-from holdfast.broker.peers.peer_calls import CallFailedError
+from holdfast.broker.peers.peer_calls import PeerCallFailedError
 from holdfast.broker.policy.settings_guard import ASK_SECONDS
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.queues import QueueChange, Spread
@@ -41,7 +41,7 @@ class Stage:
         assert method == SETTINGS_NEWS
         self.asked += 1
         if node in self.silent:
-            raise CallFailedError("it is silent")
+            raise PeerCallFailedError("it is silent")
         if node in self.broken:
             return b"\xff\xff"
         return self.known[node].settings_news(pb.SettingsNewsRequest.FromString(message)).SerializeToString()

@@ -158,7 +158,7 @@ async def test_only_what_differs_from_the_default_is_listed_in_pages(node: Node)
     while True:
         page = await node.list(page_size=2, page_token=token)
         assert len(page.queues) <= 2
-        seen += [each.route.queue for each in page.queues]
+        seen += [queue.route.queue for queue in page.queues]
         token, pages = page.next_page_token, pages + 1
         if not token:
             break
@@ -173,9 +173,9 @@ async def test_a_page_that_grows_too_large_ends_early(node: Node, monkeypatch: p
         await node.set(name, non_retryable=["x" * 200])
     monkeypatch.setattr(messages, "SETTINGS_BYTES_MAX", 500)
     first = await node.list()
-    assert ([each.route.queue for each in first.queues], first.next_page_token) == (["a", "b"], "b")
+    assert ([queue.route.queue for queue in first.queues], first.next_page_token) == (["a", "b"], "b")
     second = await node.list(page_token="b")
-    assert ([each.route.queue for each in second.queues], second.next_page_token) == (["c"], "")
+    assert ([queue.route.queue for queue in second.queues], second.next_page_token) == (["c"], "")
     named = await node.refused("list_queue_settings", pb.ListQueueSettingsRequest(queues=["a", "b", "c"]))
     assert (named.reason, named.field, named.limit) == (refusals.TOO_LARGE, "queues", "500")
 
@@ -184,4 +184,4 @@ async def test_everything_else_needs_a_map(node: Node) -> None:
     for method in ("describe_cluster", "init_cluster", "drain_node", "make_plan"):
         assert (await node.refused(method, pb.DescribeClusterRequest())).reason == refusals.NO_CLUSTER
     topology = await node.ask(node.service.get_topology(pb.GetTopologyRequest(queues=["mail"])))
-    assert [(each.queue, each.home) for each in topology.routes] == [("mail", 0)]
+    assert [(route.queue, route.home) for route in topology.routes] == [("mail", 0)]

@@ -5,7 +5,7 @@ from pathlib import Path
 from holdfast.broker.offline.restoring import recover_from_replica
 from holdfast.machine.entries import LeaderStarted, encode
 from holdfast.raft.journal import found
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.routing.groups import mapped_group
 from holdfast.storage.data_dir import DataDir
@@ -27,7 +27,7 @@ def replica_without_a_flush(path: Path) -> None:
         directories.create(name)
         journal = NodeJournal.create(log, SHARD, group=mapped_group(1, 5), state_name=name)
         found(journal, [f"n1/{directory.node_id}", *OTHERS])
-        journal.append(LogEntry(2, 1, Kind.REGULAR, encode(LeaderStarted(1_000, stepped=False))))
+        journal.append(LogEntry(2, 1, EntryKind.REGULAR, encode(LeaderStarted(1_000, stepped=False))))
         flush = log.begin_flush()
         assert flush is not None
         flush.run()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.broker.peers import peer_calls
 from holdfast.broker.peers.bodies import BodyError
 from holdfast.broker.peers.calls import ANSWER, REQUEST, Answer, Request, decode_call, encode_call, is_call
-from holdfast.broker.peers.peer_calls import CallFailedError, PeerCalls
+from holdfast.broker.peers.peer_calls import PeerCallFailedError, PeerCalls
 from holdfast.serving.refusals import INTERNAL, NOT_LEADER, OVERLOADED, RefusedError, not_leader
 
 METHOD, SHARD = 1, 3
@@ -144,10 +144,10 @@ async def test_an_answer_of_somebody_else_or_to_another_call_counts_for_nothing(
 
 async def test_who_is_not_connected_or_gets_lost_is_not_waited_for(pair: tuple[Side, Side]) -> None:
     a, b = pair
-    with pytest.raises(CallFailedError, match="c is not connected"):
+    with pytest.raises(PeerCallFailedError, match="c is not connected"):
         await a.calls.ask("c", METHOD, SHARD, b"", LONG_S)
     a.is_full = True
-    with pytest.raises(CallFailedError, match="takes nothing more"):
+    with pytest.raises(PeerCallFailedError, match="takes nothing more"):
         await a.calls.ask("b", METHOD, SHARD, b"", LONG_S)
     a.is_full = False
     b.go.clear()
@@ -157,14 +157,14 @@ async def test_who_is_not_connected_or_gets_lost_is_not_waited_for(pair: tuple[S
     await turns()
     assert not asking.done()
     a.calls.connected(set())
-    with pytest.raises(CallFailedError, match="was lost"):
+    with pytest.raises(PeerCallFailedError, match="was lost"):
         await asking
 
 
 async def test_after_the_deadline_nobody_works_on_it(pair: tuple[Side, Side]) -> None:
     a, b = pair
     b.go.clear()
-    with pytest.raises(CallFailedError, match="did not answer within"):
+    with pytest.raises(PeerCallFailedError, match="did not answer within"):
         await a.calls.ask("b", METHOD, SHARD, b"", 0.01)
     while b.calls._tasks:
         await asyncio.sleep(0)
@@ -178,7 +178,7 @@ async def test_what_is_under_way_is_bounded_on_both_sides(
     b.go.clear()
     asking = [asyncio.ensure_future(a.calls.ask("b", METHOD, SHARD, b"", LONG_S)) for _ in range(peer_calls.CALLS_MAX)]
     await turns()
-    with pytest.raises(CallFailedError, match="too many"):
+    with pytest.raises(PeerCallFailedError, match="too many"):
         await a.calls.ask("b", METHOD, SHARD, b"", LONG_S)
     assert len(b.asked) == peer_calls.CALLS_MAX
     # Whoever does not keep to it himself is told.
@@ -193,7 +193,7 @@ async def test_what_is_under_way_is_bounded_on_both_sides(
     b.go.clear()
     alone = asyncio.ensure_future(a.calls.ask("b", METHOD, SHARD, large, LONG_S))
     await turns()
-    with pytest.raises(CallFailedError, match="too many"):
+    with pytest.raises(PeerCallFailedError, match="too many"):
         await a.calls.ask("b", METHOD, SHARD, b"x", LONG_S)
     b.go.set()
     await alone

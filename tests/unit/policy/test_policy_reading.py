@@ -192,7 +192,7 @@ CHANGES = st.builds(
             "paused": st.booleans(),
             "non_retryable": st.lists(NAMES, min_size=1, max_size=5),
             "dead_alert_url": st.sampled_from(("", "http://a.test", "https://b.test:1/x")),
-            "tenants": st.lists(TENANTS, min_size=1, max_size=4, unique_by=lambda each: each.tenant),
+            "tenants": st.lists(TENANTS, min_size=1, max_size=4, unique_by=lambda item: item.tenant),
         },
     ),
 )
@@ -203,7 +203,7 @@ def message_of(given: Mapping[str, Any]) -> PolicyMessage:
     """What a client sends, made by hand."""
     sent = dict(given)
     if "tenants" in sent:
-        sent["tenants"] = [TenantMessage(**each.given()) for each in sent["tenants"]]
+        sent["tenants"] = [TenantMessage(**tenant.given()) for tenant in sent["tenants"]]
     return PolicyMessage(**sent)
 
 
@@ -244,15 +244,15 @@ def check_limits(record: PolicyRecord, limits: Limits) -> None:
         assert getattr(limits, name) == (getattr(record, name) or 0)
     for name in ("rate", "tenant_rate", "key_rate"):
         check_rate(getattr(record, f"{name}_per_second"), getattr(record, f"{name}_burst"), getattr(limits, name))
-    assert set(limits.tenants) == {each.tenant.encode() for each in record.tenants}
-    for each in record.tenants:
-        weight, concurrency_max, rate = limits.tenant(each.tenant.encode())
-        assert weight == (each.weight or 1)
-        assert concurrency_max == (each.concurrency_max or limits.tenant_concurrency_max)
-        if each.rate_per_second is None:
+    assert set(limits.tenants) == {item.tenant.encode() for item in record.tenants}
+    for tenant in record.tenants:
+        weight, concurrency_max, rate = limits.tenant(tenant.tenant.encode())
+        assert weight == (tenant.weight or 1)
+        assert concurrency_max == (tenant.concurrency_max or limits.tenant_concurrency_max)
+        if tenant.rate_per_second is None:
             assert rate == limits.tenant_rate
         else:
-            check_rate(each.rate_per_second, each.rate_burst, rate)
+            check_rate(tenant.rate_per_second, tenant.rate_burst, rate)
 
 
 def check_rate(per_second: float | None, burst: int | None, rate: Rate | None) -> None:

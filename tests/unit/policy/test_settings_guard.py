@@ -170,9 +170,9 @@ async def test_nobody_is_asked_about_what_is_home_here_or_nowhere(home: Place) -
     place = Place(ELSEWHERE)
     assert place.guard.may_hand_out(b"anywhere")
     assert home.may()
-    for each in (home, place):
-        await each.passes(5)
-        assert not each.asked
+    for item in (home, place):
+        await item.passes(5)
+        assert not item.asked
 
 
 async def test_everything_is_bounded(home: Place, elsewhere: Place) -> None:
@@ -184,7 +184,7 @@ async def test_everything_is_bounded(home: Place, elsewhere: Place) -> None:
     for memory in (elsewhere.guard._shown, home.guard._newer):
         assert len(memory) == QUEUES_MAX
     await elsewhere.poll()
-    assert [len(each) for each in elsewhere.asked] == [REPORTS_MAX]
+    assert [len(item) for item in elsewhere.asked] == [REPORTS_MAX]
 
 
 async def test_it_looks_by_itself_and_ends(elsewhere: Place, monkeypatch: pytest.MonkeyPatch) -> None:

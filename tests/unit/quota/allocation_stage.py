@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy.policies import Policies
-from holdfast.broker.quota.allocation_manager import HELD_UP, AllocationManager
+from holdfast.broker.quota.allocation_manager import AllocationManager
 from holdfast.broker.quota.coordinator import CONCURRENCY, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import Allowance
@@ -21,6 +21,7 @@ from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from tests.unit.machine.machine_shard import QUEUE, START_MS, Shard, new_task
 
 HOME = 0
+HELD_UP = Outlook(is_open=True, was_short_of_slots=True, was_short_of_rate=True, most_in_use=0)
 
 
 class LostError(Exception):
@@ -157,11 +158,11 @@ class Stage:
         self.asked = 0
         percents = [self.chance.choice((90, 100, 110)) if drift else 100 for _ in range(shards)]
         self.members = [member(number, self.time, self, percents[number]) for number in range(shards)]
-        for each in self.members:
-            each.set_policy(**policy)
-            each.enqueue(1)
-            each.shard.cancel(each.ready.pop())  # its row is there, and nothing waits
-            each.lead()
+        for item in self.members:
+            item.set_policy(**policy)
+            item.enqueue(1)
+            item.shard.cancel(item.ready.pop())  # its row is there, and nothing waits
+            item.lead()
 
     async def allocate(
         self, destination: int, source: int, reports: Sequence[pb.AllocationReport]

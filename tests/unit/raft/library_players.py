@@ -24,7 +24,7 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Kind,
+    EntryKind,
     LogEntry,
     Message,
     PreVoteReply,
@@ -245,7 +245,7 @@ class Stock(Player):
         raise AssertionError(f"it has no words for {message}")
 
     def _payload(self, entry: LogEntry) -> bytes:
-        if entry.kind != Kind.CONFIGURATION:
+        if entry.kind != EntryKind.CONFIGURATION:
             return encode_payload(entry)
         voters = set(decode_configuration(entry.command).voters)
         [member] = voters ^ set(self.voters)
@@ -262,7 +262,7 @@ class Stock(Player):
 
     def propose(self, command: bytes) -> None:
         with self._clock():
-            self.library._applyCommand(bytes([Kind.NO_OP]) + command, None)
+            self.library._applyCommand(bytes([EntryKind.NO_OP]) + command, None)
             self.library._checkCommandsToApply()
 
     def add(self, member: str) -> None:
@@ -327,7 +327,7 @@ class Stock(Player):
 
     def take_sent(self, to: str) -> list[Any]:
         taken = [message for receiver, message in self.transport.sent if receiver == to]
-        self.transport.sent = [each for each in self.transport.sent if each[0] != to]
+        self.transport.sent = [item for item in self.transport.sent if item[0] != to]
         return taken
 
 
@@ -388,7 +388,7 @@ class Ours(Player):
                 engine.applied(committed.index)
 
     def newest_round(self, to: str) -> int:
-        rounds = [message.round for each, message in self.sent if each == to and isinstance(message, Append)]
+        rounds = [message.round for item, message in self.sent if item == to and isinstance(message, Append)]
         return max(rounds, default=0)
 
     def tick(self) -> None:
@@ -402,7 +402,7 @@ class Ours(Player):
             self.hear(peer, PreVoteReply(self.term + 1, True))
 
     def propose(self, command: bytes) -> None:
-        assert self.engine.propose(command, Kind.NO_OP) is not None
+        assert self.engine.propose(command, EntryKind.NO_OP) is not None
         self._round()
 
     def add(self, member: str) -> None:
@@ -478,5 +478,5 @@ class Ours(Player):
 
     def take_sent(self, to: str) -> list[Any]:
         taken = [message for receiver, message in self.sent if receiver == to]
-        self.sent = [each for each in self.sent if each[0] != to]
+        self.sent = [item for item in self.sent if item[0] != to]
         return taken

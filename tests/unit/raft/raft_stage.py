@@ -6,7 +6,7 @@ from holdfast.raft.codec import configuration_entry
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
 from holdfast.raft.library import LEADER, Timing
-from holdfast.raft.messages import Configuration, Kind, LogEntry, Message
+from holdfast.raft.messages import Configuration, EntryKind, LogEntry, Message
 
 TIMING = Timing()
 
@@ -41,7 +41,9 @@ class Stage:
     def write_log(self, name: str, terms: str, *, term: int | None = None) -> None:
         """Gives a replica a log whose entries have these terms, from index 2 on, and starts it."""
         numbered = [(index, int(number)) for index, number in enumerate(terms, 2)]
-        entries = [LogEntry(index, number, Kind.REGULAR, f"{index}.{number}".encode()) for index, number in numbered]
+        entries = [
+            LogEntry(index, number, EntryKind.REGULAR, f"{index}.{number}".encode()) for index, number in numbered
+        ]
         self.journals[name] = self._journal(entries, int(terms[-1]) if term is None else term)
         self.engines[name] = self._make(name)
 
@@ -74,8 +76,10 @@ class Stage:
         for name in self.engines:
             self.collect(name)
         while any(self._passes(sender, to, among) for sender, to, _ in self.on_the_way):
-            mine = [each for each in self.on_the_way if self._passes(each[0], each[1], among)]
-            self.on_the_way = [each for each in self.on_the_way if not self._passes(each[0], each[1], among)]
+            mine = [message for message in self.on_the_way if self._passes(message[0], message[1], among)]
+            self.on_the_way = [
+                message for message in self.on_the_way if not self._passes(message[0], message[1], among)
+            ]
             for sender, to, message in mine:
                 self.give(to, sender, message)
                 self.collect(to)

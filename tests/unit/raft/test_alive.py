@@ -2,7 +2,7 @@
 
 from holdfast.raft.codec import encode, peek
 from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
-from holdfast.raft.messages import Append, AppendReply, Kind, LogEntry, PreVote, RequestVote, Sign
+from holdfast.raft.messages import Append, AppendReply, EntryKind, LogEntry, PreVote, RequestVote, Sign
 from holdfast.raft.progress import Progress
 from tests.unit.raft.raft_stage import TIMING, Stage
 
@@ -112,7 +112,7 @@ def test_a_sending_is_echoed_once_and_not_if_it_was_answered() -> None:
 
 def test_nothing_is_echoed_before_the_term_is_durable(stage: Stage) -> None:
     b = stage["b"]
-    stage.give("b", "a", Append(5, 1, 0, (LogEntry(2, 5, Kind.REGULAR, b"x"),), 1, 7))
+    stage.give("b", "a", Append(5, 1, 0, (LogEntry(2, 5, EntryKind.REGULAR, b"x"),), 1, 7))
     b.beat(stage.now_s)
     assert (b.leader, stage.collect("b")) == ("a", [])
     stage.sync("b")
@@ -191,7 +191,7 @@ def test_who_is_far_behind_does_not_hold_up_the_others(stage: Stage) -> None:
 
 
 def test_a_sign_is_seen_in_bytes() -> None:
-    assert peek(encode(Append(3, 1, 1, (LogEntry(2, 3, Kind.REGULAR, b"x"),), 1, 9))) == Sign(False, 3, 9)
+    assert peek(encode(Append(3, 1, 1, (LogEntry(2, 3, EntryKind.REGULAR, b"x"),), 1, 9))) == Sign(False, 3, 9)
     assert peek(encode(AppendReply(3, False, 5, 9))) == Sign(True, 3, 9)
     assert peek(encode(PreVote(3, 1, 1))) is None
     assert peek(b"") is None

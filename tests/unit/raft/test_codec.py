@@ -21,7 +21,7 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Kind,
+    EntryKind,
     LogEntry,
     Message,
     PreVote,
@@ -43,11 +43,11 @@ def configurations(draw: st.DrawFn) -> Configuration:
     return Configuration.of(draw(st.integers(1, 2**62)), members[:voters], members[voters:])
 
 
-COMMANDS: st.SearchStrategy[tuple[Kind, bytes]] = st.one_of(
-    st.tuples(st.just(Kind.REGULAR), st.binary(max_size=40)),
-    st.tuples(st.just(Kind.PROBE), st.binary(max_size=8)),
-    st.just((Kind.NO_OP, b"")),
-    st.tuples(st.just(Kind.CONFIGURATION), configurations().map(encode_configuration)),
+COMMANDS: st.SearchStrategy[tuple[EntryKind, bytes]] = st.one_of(
+    st.tuples(st.just(EntryKind.REGULAR), st.binary(max_size=40)),
+    st.tuples(st.just(EntryKind.PROBE), st.binary(max_size=8)),
+    st.just((EntryKind.NO_OP, b"")),
+    st.tuples(st.just(EntryKind.CONFIGURATION), configurations().map(encode_configuration)),
 )
 
 
@@ -129,21 +129,21 @@ def test_a_count_without_entries_makes_nothing() -> None:
 @pytest.mark.parametrize("terms", [(2, 1), (9,), (0,)])
 def test_entries_that_no_leader_has_are_refused(terms: tuple[int, ...]) -> None:
     """Terms only grow, begin with that of the entry before, and end with the leader's own."""
-    entries = tuple(LogEntry(5 + place, term, Kind.REGULAR) for place, term in enumerate(terms))
+    entries = tuple(LogEntry(5 + place, term, EntryKind.REGULAR) for place, term in enumerate(terms))
     with pytest.raises(FrameError, match="no leader"):
         decode(encode(Append(5, 4, 1, entries, 1, 1)))
 
 
 @pytest.mark.parametrize(("kind", "command"), [(2, b""), (255, b"garbage"), (0x10, b""), (0x10, b"garbage")])
 def test_an_entry_that_nobody_could_read_later_is_refused(kind: int, command: bytes) -> None:
-    good = encode(Append(1, 1, 0, (LogEntry(2, 1, Kind.REGULAR, command),), 0, 1))
+    good = encode(Append(1, 1, 0, (LogEntry(2, 1, EntryKind.REGULAR, command),), 0, 1))
     place = len(good) - len(command) - 1
     with pytest.raises(FrameError):
         decode(good[:place] + bytes([kind]) + command)
 
 
 @given(COMMANDS)
-def test_the_payload_of_an_entry_in_a_log_comes_back_as_it_was(command: tuple[Kind, bytes]) -> None:
+def test_the_payload_of_an_entry_in_a_log_comes_back_as_it_was(command: tuple[EntryKind, bytes]) -> None:
     entry = LogEntry(7, 3, *command)
     payload = encode_payload(entry)
     assert decode_payload(7, 3, payload) == entry

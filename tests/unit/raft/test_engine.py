@@ -10,7 +10,7 @@ from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
 from holdfast.raft.messages import (
     Append,
     AppendReply,
-    Kind,
+    EntryKind,
     LogEntry,
     Message,
     PreVote,
@@ -118,7 +118,7 @@ def test_a_hand_over_that_does_not_happen_ends(stage: Stage) -> None:
         stage.now_s += TIMING.heartbeat_s
         a.tick(stage.now_s)
         stage.collect("a")
-        stage.on_the_way = [each for each in stage.on_the_way if "c" not in each[:2]]
+        stage.on_the_way = [message for message in stage.on_the_way if "c" not in message[:2]]
         stage.deliver("ab")
     a.tick(stage.now_s)
     assert a.role == LEADER
@@ -179,7 +179,7 @@ class AppliesBeforeItIsDurable(ShardRaft):
 def no_state_is_ahead_of_its_log(engine: type[ShardRaft]) -> None:
     stage = Stage(engine)
     b = stage["b"]
-    stage.give("b", "a", Append(1, 1, 0, (LogEntry(2, 1, Kind.NO_OP), LogEntry(3, 1, Kind.NO_OP)), 3, 1))
+    stage.give("b", "a", Append(1, 1, 0, (LogEntry(2, 1, EntryKind.NO_OP), LogEntry(3, 1, EntryKind.NO_OP)), 3, 1))
     assert (b.commit_index, b.committed(10)) == (3, [])
     stage.sync("b")
     assert [entry.index for entry in b.committed(10)] == [2, 3]
@@ -196,10 +196,10 @@ def test_an_entry_has_a_kind() -> None:
     stage = Stage(replicas="a")
     a = stage.serve("a")
     stage.settle("a")
-    regular, probe = (a.entry_at(a.propose(b"x", kind) or 0) for kind in (Kind.REGULAR, Kind.PROBE))
-    assert (regular.kind, regular.command, probe.kind) == (Kind.REGULAR, b"x", Kind.PROBE)
+    regular, probe = (a.entry_at(a.propose(b"x", kind) or 0) for kind in (EntryKind.REGULAR, EntryKind.PROBE))
+    assert (regular.kind, regular.command, probe.kind) == (EntryKind.REGULAR, b"x", EntryKind.PROBE)
     with pytest.raises(AssertionError, match="propose_configuration"):
-        a.propose(b"", Kind.CONFIGURATION)
+        a.propose(b"", EntryKind.CONFIGURATION)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

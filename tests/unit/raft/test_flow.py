@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.raft.codec import ENTRIES_MAX, decode, encode_each
 from holdfast.raft.engine import ShardRaft
-from holdfast.raft.messages import Append, AppendReply, Kind, LogEntry
+from holdfast.raft.messages import Append, AppendReply, EntryKind, LogEntry
 from holdfast.raft.progress import INFLIGHT_APPENDS_MAX, INFLIGHT_BYTES_MAX, SENDINGS_KEPT, Progress
 from holdfast.raft.sending import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX
 from tests.unit.raft.raft_stage import TIMING, Stage
@@ -16,7 +16,7 @@ def appends(stage: Stage, to: str) -> list[Append]:
     """What a has for another replica now; the others get theirs."""
     stage.collect("a")
     mine = [message for _, other, message in stage.on_the_way if other == to and isinstance(message, Append)]
-    stage.on_the_way = [each for each in stage.on_the_way if to not in each[:2]]
+    stage.on_the_way = [message for message in stage.on_the_way if to not in message[:2]]
     return mine
 
 
@@ -161,7 +161,7 @@ def test_a_log_that_is_too_short_is_continued_where_it_ends(stage: Stage) -> Non
     stage.write_log("b", "1" * 50)
     stage.give("b", "a", Append(1, 99, 1, (), 1, 1))
     assert stage.collect("b") == [AppendReply(1, False, 51, 1)]
-    stage.give("b", "a", Append(2, 51, 2, (LogEntry(52, 2, Kind.REGULAR, b"x"),), 1, 2))
+    stage.give("b", "a", Append(2, 51, 2, (LogEntry(52, 2, EntryKind.REGULAR, b"x"),), 1, 2))
     assert stage.collect("b") == [AppendReply(2, False, 1, 2)], "a whole term that does not fit"
 
 

@@ -13,8 +13,8 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
+    EntryKind,
     ImpossibleMessageError,
-    Kind,
     LogEntry,
     Message,
     PreVote,
@@ -28,7 +28,7 @@ from tests.unit.raft.raft_stage import Stage
 
 def no_ops(*places: tuple[int, int]) -> tuple[LogEntry, ...]:
     """Entries of these indexes and terms."""
-    return tuple(LogEntry(index, term, Kind.NO_OP) for index, term in places)
+    return tuple(LogEntry(index, term, EntryKind.NO_OP) for index, term in places)
 
 
 def picture(raft: ShardRaft) -> object:
@@ -50,11 +50,11 @@ def serving() -> Stage:
     """a leads b and c in term 1; entry 2 is its first, and committed everywhere."""
     stage = Stage()
     stage.serve("a")
-    assert [(each.term, each.commit_index) for each in stage.engines.values()] == [(1, 2)] * 3
+    assert [(engine.term, engine.commit_index) for engine in stage.engines.values()] == [(1, 2)] * 3
     return stage
 
 
-@pytest.mark.parametrize("entries", [(), (LogEntry(3, 1, Kind.REGULAR, b"x"),)])
+@pytest.mark.parametrize("entries", [(), (LogEntry(3, 1, EntryKind.REGULAR, b"x"),)])
 def test_a_second_leader_of_a_term_is_refused_by_the_first(entries: tuple[LogEntry, ...]) -> None:
     stage = serving()
     assert "in which a leads" in refused(stage, "a", "b", Append(1, 2, 1, entries, 2, 1, 5))
@@ -65,7 +65,9 @@ def test_a_second_leader_of_a_term_is_refused_by_the_first(entries: tuple[LogEnt
 
 def test_a_second_leader_of_a_term_is_refused_by_who_knows_the_first() -> None:
     stage = serving()
-    assert "in which a leads" in refused(stage, "b", "c", Append(1, 2, 1, (LogEntry(3, 1, Kind.REGULAR, b"x"),), 3, 1))
+    assert "in which a leads" in refused(
+        stage, "b", "c", Append(1, 2, 1, (LogEntry(3, 1, EntryKind.REGULAR, b"x"),), 3, 1)
+    )
     assert stage["b"].leader == "a"
 
 
@@ -80,7 +82,7 @@ def test_nobody_has_another_entry_where_one_is_committed(stage: Stage, term: int
         3 + term,
         1,
         0,
-        (LogEntry(2, 1, Kind.NO_OP), LogEntry(3, 3, Kind.REGULAR, b"x"), LogEntry(4, 3, Kind.NO_OP)),
+        (LogEntry(2, 1, EntryKind.NO_OP), LogEntry(3, 3, EntryKind.REGULAR, b"x"), LogEntry(4, 3, EntryKind.NO_OP)),
         4,
         1,
     )
@@ -125,7 +127,7 @@ def test_after_any_term_that_is_adopted_the_group_elects() -> None:
     for number, name in enumerate("bcabcabcabca"):
         assert stage.serve(name).term == TERM_LIKELY_MAX - 8 + number
     term = stage["a"].term
-    assert {each.term for each in stage.engines.values()} == {term} == {TERM_LIKELY_MAX + 3}
+    assert {engine.term for engine in stage.engines.values()} == {term} == {TERM_LIKELY_MAX + 3}
     stage["b"].check_term(term + TERMS_AHEAD_MAX)
     assert "too far ahead" in refused(stage, "b", "c", RequestVote(term + TERMS_AHEAD_MAX + 1, 9, 9, True))
 
@@ -139,7 +141,7 @@ def test_who_is_empty_takes_any_term() -> None:
 
 def test_what_is_late_comes_twice_or_is_of_strangers_is_possible() -> None:
     stage = serving()
-    first = Append(1, 1, 0, (LogEntry(2, 1, Kind.NO_OP),), 1, 1)
+    first = Append(1, 1, 0, (LogEntry(2, 1, EntryKind.NO_OP),), 1, 1)
     stage.serve("b")
     for to in "abc":
         for sender in "abcx":

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.raft.codec import configuration_entry
 from holdfast.raft.journal import MemoryJournal, found
-from holdfast.raft.messages import Configuration, Kind, LogEntry
+from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 
 FIRST, SECOND, THIRD = (Configuration.of(version, "abcd"[: version + 1]) for version in (1, 2, 3))
 
@@ -22,7 +22,9 @@ def journal() -> MemoryJournal:
         term = (index + 1) // 2
         is_configuration = index in known
         journal.append(
-            configuration_entry(index, term, known[index]) if is_configuration else LogEntry(index, term, Kind.REGULAR)
+            configuration_entry(index, term, known[index])
+            if is_configuration
+            else LogEntry(index, term, EntryKind.REGULAR)
         )
     journal.sync()
     return journal
@@ -61,7 +63,7 @@ def test_a_reset_leaves_only_the_base(journal: MemoryJournal) -> None:
     assert (journal.base_index, journal.base_term, journal.last_index) == (20, 7, 20)
     assert list(journal.configurations) == [(20, FIRST)]
     assert (journal.term, journal.voted_for) == (3, "a")
-    journal.append(LogEntry(21, 8, Kind.REGULAR))
+    journal.append(LogEntry(21, 8, EntryKind.REGULAR))
     assert journal.term_at(21) == 8
 
 
@@ -76,7 +78,7 @@ def test_a_crash_takes_back_everything_since_the_last_sync(journal: MemoryJourna
     journal.sync()
     after = journal.after_crash()
     assert (after.base_index, after.base_term, list(after.configurations), after.term) == (20, 7, [(20, FIRST)], 9)
-    after.append(LogEntry(21, 9, Kind.REGULAR))
+    after.append(LogEntry(21, 9, EntryKind.REGULAR))
     assert journal.last_index == 20, "they share nothing"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.raft.codec import configuration_entry
-from holdfast.raft.messages import Append, AppendReply, Configuration, Kind, LogEntry, RequestVote, VoteReply
+from holdfast.raft.messages import Append, AppendReply, Configuration, EntryKind, LogEntry, RequestVote, VoteReply
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.wal.node_log import SEGMENT_BYTES_MIN, NodeLog
 from tests.simulation.fake_disk import FakeDisk, SimulatedCrash
@@ -38,7 +38,7 @@ def flush(log: NodeLog) -> None:
 
 
 def entry(index: int) -> LogEntry:
-    return LogEntry(index, 1, Kind.NO_OP, COMMAND)
+    return LogEntry(index, 1, EntryKind.NO_OP, COMMAND)
 
 
 def a_full_log(seed: int) -> tuple[FakeDisk, NodeLog, NodeJournal]:

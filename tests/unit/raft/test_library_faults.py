@@ -47,7 +47,7 @@ from holdfast.machine.entries import Enqueue
 from holdfast.machine.machine import OutOfOrderError
 from holdfast.raft.codec import FrameError, decode, decode_configuration, encode
 from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
-from holdfast.raft.messages import Append, Kind, LogEntry
+from holdfast.raft.messages import Append, EntryKind, LogEntry
 from tests.unit.machine.machine_shard import new_task
 from tests.unit.raft.library_players import FIRST, Ours, Player, Stock, exchange
 from tests.unit.raft.trace_messages import parse_message
@@ -113,7 +113,7 @@ class Scene:
 
     def _do_follow(self, sender: str, indexes: str, commit: str) -> None:
         first, last = (int(index) for index in indexes.split(".."))
-        entries = tuple(LogEntry(index, 1, Kind.NO_OP, b"%d" % index) for index in range(first, last + 1))
+        entries = tuple(LogEntry(index, 1, EntryKind.NO_OP, b"%d" % index) for index in range(first, last + 1))
         previous_term = self._a.term_at(first - 1)
         assert previous_term is not None
         self._a.hear(sender, Append(1, first - 1, previous_term, entries, int(commit.partition("=")[2]), 1))
@@ -469,7 +469,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 def a_command_is_a_program(player: Player) -> list[str]:
     """What runs when it is committed and applied."""
-    player.hear("b", Append(1, *FIRST, (LogEntry(2, 1, Kind.REGULAR, PROGRAM),), 2, 1))
+    player.hear("b", Append(1, *FIRST, (LogEntry(2, 1, EntryKind.REGULAR, PROGRAM),), 2, 1))
     try:
         player.tick()
     except KeyError:
@@ -486,7 +486,7 @@ def test_a_command_is_a_program_ours() -> None:
     player = Ours()
     assert a_command_is_a_program(player) == []
     assert player.engine.applied_index == 2
-    sent = Append(1, *FIRST, (LogEntry(2, 1, Kind.REGULAR, PROGRAM),), 1, 1)
+    sent = Append(1, *FIRST, (LogEntry(2, 1, EntryKind.REGULAR, PROGRAM),), 1, 1)
     assert decode(encode(sent)) == sent
     assert ran == [], "on its way it is only bytes as well"
 
@@ -517,11 +517,11 @@ def bytes_of_an_entry_on_the_wire(dump: Callable[[], bytes]) -> float:
 
 
 def test_bytes_of_an_entry_on_the_wire_library() -> None:
-    rows = [(bytes([Kind.REGULAR]) + COMMAND, 2, 1)]
+    rows = [(bytes([EntryKind.REGULAR]) + COMMAND, 2, 1)]
     message = {"type": "append_entries", "term": 1, "commit_index": 1, "entries": rows}
     assert bytes_of_an_entry_on_the_wire(lambda: bytes(library_pickle.dumps(message))) > 1.5
 
 
 def test_bytes_of_an_entry_on_the_wire_ours() -> None:
-    message = Append(1, *FIRST, (LogEntry(2, 1, Kind.REGULAR, COMMAND),), 1, 1)
+    message = Append(1, *FIRST, (LogEntry(2, 1, EntryKind.REGULAR, COMMAND),), 1, 1)
     assert bytes_of_an_entry_on_the_wire(lambda: encode(message)) < 1.1

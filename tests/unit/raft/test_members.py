@@ -16,7 +16,7 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Kind,
+    EntryKind,
     LogEntry,
     PreVote,
     PreVoteReply,
@@ -188,7 +188,7 @@ def a_configuration_counts_no_longer_when_it_is_cut(engine: type[ShardRaft]) -> 
     b = stage["b"]
     stage.give("b", "a", Append(1, 1, 0, (configuration_entry(2, 1, Configuration(2, ("a", "b"))),), 1, 1))
     assert b.configuration.version == 2
-    stage.give("b", "c", Append(2, 1, 0, (LogEntry(2, 2, Kind.NO_OP),), 1, 1))
+    stage.give("b", "c", Append(2, 1, 0, (LogEntry(2, 2, EntryKind.NO_OP),), 1, 1))
     assert b.configuration == Configuration(1, ("a", "b", "c"))
     assert b.others == ("a", "c")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.raft import node_journal
 from holdfast.raft.codec import configuration_entry
 from holdfast.raft.journal import MemoryJournal, found
-from holdfast.raft.messages import Configuration, Kind, LogEntry
+from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 from holdfast.raft.node_journal import HardState, JournalError, NodeJournal, Tombstone, tombstone_of
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
@@ -24,7 +24,7 @@ def test_another_founding_takes_the_place_of_the_old_one_in_one_round() -> None:
     log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
     journal = NodeJournal.create(log, SHARD, group=7, state_name="old")
     found(journal, ["a/1", "b/1"])
-    journal.append(LogEntry(2, 1, Kind.REGULAR, b"x"))
+    journal.append(LogEntry(2, 1, EntryKind.REGULAR, b"x"))
     _synced(log, journal)
     alone = Configuration.of(2, ["a/1"])
     journal.begin_again(8, "new", 9, 4, 5, alone)
@@ -134,7 +134,7 @@ def act(stage: Stage, step: str, number: int) -> None:
         assert last_term is not None
         entries = last_index - journal.base_index
         if step == "add":
-            journal.append(LogEntry(last_index + 1, last_term + number, Kind.REGULAR, b"%d" % number))
+            journal.append(LogEntry(last_index + 1, last_term + number, EntryKind.REGULAR, b"%d" % number))
         elif step == "configure":
             version = journal.configurations[-1][1].version + 1 if journal.configurations else 1
             members = Configuration.of(version, ("a", "b"))
@@ -195,44 +195,44 @@ def test_old_entries_are_read_only_as_far_as_they_are_valid() -> None:
     """What was cut stays in the log until the next sync, and must not be taken for what replaced it."""
     stage = Stage()
     for index in range(1, 61):
-        stage.real.append(LogEntry(index, 1 if index < 50 else 2, Kind.REGULAR, b"old %d" % index))
+        stage.real.append(LogEntry(index, 1 if index < 50 else 2, EntryKind.REGULAR, b"old %d" % index))
     stage.sync()
     stage.restart()
     stage.real.cut_from(50)
     for index in (50, 51):
-        stage.real.append(LogEntry(index, 3, Kind.REGULAR, b"new %d" % index))
+        stage.real.append(LogEntry(index, 3, EntryKind.REGULAR, b"new %d" % index))
     assert stage.real.entry_at(1).command == b"old 1"  # reads many at once
     stage.sync()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
-        stage.real.append(LogEntry(52, 3, Kind.REGULAR, b"new 52"))
-    assert stage.real.entry_at(50) == LogEntry(50, 3, Kind.REGULAR, b"new 50")
+        stage.real.append(LogEntry(52, 3, EntryKind.REGULAR, b"new 52"))
+    assert stage.real.entry_at(50) == LogEntry(50, 3, EntryKind.REGULAR, b"new 50")
 
 
 def test_what_replaces_a_cut_stays_in_memory_until_it_is_durable() -> None:
     """The log reaches further than the cut, and has none of it."""
     stage = Stage()
     for index in range(1, 61):
-        stage.real.append(LogEntry(index, 1, Kind.REGULAR, b"old %d" % index))
+        stage.real.append(LogEntry(index, 1, EntryKind.REGULAR, b"old %d" % index))
     stage.sync()
     stage.real.cut_from(50)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
         for index in range(50, 56):
-            stage.real.append(LogEntry(index, 3, Kind.REGULAR, b"new %d" % index))
+            stage.real.append(LogEntry(index, 3, EntryKind.REGULAR, b"new %d" % index))
     assert [stage.real.entry_at(index).command for index in (49, 50, 51)] == [b"old 49", b"new 50", b"new 51"]
     stage.real.reset(70, 4, Configuration.of(2, ("a",)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_journal, "RECENT_BYTES_MAX", 1)
         for index in range(71, 74):
-            stage.real.append(LogEntry(index, 4, Kind.REGULAR, b"newest %d" % index))
-    assert stage.real.entry_at(71) == LogEntry(71, 4, Kind.REGULAR, b"newest 71")
+            stage.real.append(LogEntry(index, 4, EntryKind.REGULAR, b"newest %d" % index))
+    assert stage.real.entry_at(71) == LogEntry(71, 4, EntryKind.REGULAR, b"newest 71")
 
 
 def test_what_is_staged_is_known() -> None:
     stage = Stage()
     known = [stage.real.is_durable]
-    stage.real.append(LogEntry(1, 1, Kind.REGULAR))
+    stage.real.append(LogEntry(1, 1, EntryKind.REGULAR))
     known.append(stage.real.is_durable)
     stage.sync()
     known.append(stage.real.is_durable)
@@ -266,7 +266,7 @@ def with_entries(count: int = 60) -> Stage:
     """A replica in term 5 that has voted, with entries of term 4."""
     stage = Stage()
     for index in range(1, count + 1):
-        stage.real.append(LogEntry(index, 4, Kind.REGULAR, bytes(1000)))
+        stage.real.append(LogEntry(index, 4, EntryKind.REGULAR, bytes(1000)))
         stage.sync()
     stage.real.set_term(5, "b")
     stage.sync()
@@ -304,9 +304,9 @@ def test_who_comes_back_to_its_group_is_empty_and_keeps_its_promises() -> None:
     back = NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2")
     assert (back.term, back.voted_for, back.former_last) == (5, "b", (4, 60))
     assert (back.last_index, back.base_index, list(back.configurations)) == (0, 0, [])
-    back.append(LogEntry(1, 1, Kind.REGULAR))  # from the beginning, or
+    back.append(LogEntry(1, 1, EntryKind.REGULAR))  # from the beginning, or
     back.reset(80, 5, Configuration.of(3, ("a",)))  # from a snapshot
-    back.append(LogEntry(81, 5, Kind.REGULAR))
+    back.append(LogEntry(81, 5, EntryKind.REGULAR))
     stage.real = back
     stage.sync()
     stage.log.close(clean=False)
@@ -321,7 +321,7 @@ def test_a_crash_before_who_came_back_is_durable_leaves_it_gone() -> None:
     stage = with_entries()
     stage.real.forget()
     stage.sync()
-    NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2").append(LogEntry(1, 1, Kind.REGULAR))
+    NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2").append(LogEntry(1, 1, EntryKind.REGULAR))
     stage.log.close(clean=False)
     log = NodeLog.open(stage.disk, segment_bytes=SEGMENT_BYTES)
     assert tombstone_of(log, SHARD) == Tombstone(7, 5, "b", (4, 60))
@@ -333,7 +333,7 @@ def test_the_longest_of_several_lives_counts() -> None:
     stage.real.forget()
     stage.sync()
     stage.real = NodeJournal.create(stage.log, SHARD, group=7, state_name="s-2")
-    stage.real.append(LogEntry(1, 1, Kind.REGULAR))
+    stage.real.append(LogEntry(1, 1, EntryKind.REGULAR))
     stage.real.set_term(6, None)
     stage.real.forget()  # in the same round
     stage.sync()
@@ -367,7 +367,7 @@ def test_what_is_gone_does_not_keep_the_log_from_being_cut() -> None:
     stage = with_entries()
     other = NodeJournal.create(stage.log, SHARD + 1, group=9, state_name="t")
     for index in range(1, 61):
-        other.append(LogEntry(index, 1, Kind.REGULAR, bytes(1000)))
+        other.append(LogEntry(index, 1, EntryKind.REGULAR, bytes(1000)))
         stage.sync()
     other.compact(55)
     stage.sync()

@@ -7,7 +7,7 @@ import pytest
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
 from holdfast.raft.library import FOLLOWER, LEADER, LibraryRaft
-from holdfast.raft.messages import Append, AppendReply, Configuration, Kind, LogEntry, Message
+from holdfast.raft.messages import Append, AppendReply, Configuration, EntryKind, LogEntry, Message
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
@@ -15,7 +15,7 @@ GROUP = Configuration(1, ("a", "b", "c"))
 
 
 def entries(first: int, terms: str) -> tuple[LogEntry, ...]:
-    return tuple(LogEntry(index, int(term), Kind.REGULAR, b"x") for index, term in enumerate(terms, first))
+    return tuple(LogEntry(index, int(term), EntryKind.REGULAR, b"x") for index, term in enumerate(terms, first))
 
 
 def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
@@ -31,7 +31,7 @@ def with_one_behind(engine: type[ShardRaft]) -> tuple[Stage, ShardRaft]:
 
 
 def answers(said: list[tuple[str, str, Message]], sender: str) -> list[Message]:
-    return [message for each, _, message in said if each == sender]
+    return [message for item, _, message in said if item == sender]
 
 
 # --- a replica that is behind the log's start -------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def a_snapshot_replaces_a_log_that_does_not_agree_or_is_too_short(engine: type[S
         assert (b.commit_index, b.applied_index, b.committed(10)) == (index, index, [])
         assert (b.configuration, b.others) == (group, ("a", "e"))
         assert (b.term, b.leader) == (3, "c")
-        assert [b.term_at(each) for each in (index - 1, index, index + 1)] == [None, term, None]
+        assert [b.term_at(item) for item in (index - 1, index, index + 1)] == [None, term, None]
 
 
 class KeepsPromises(ShardRaft):

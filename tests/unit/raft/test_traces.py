@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.raft.engine import ShardRaft
-from tests.simulation.raft_ablations import ABLATIONS
-from tests.simulation.raft_group_ablations import GROUP_ABLATIONS
+from tests.simulation.raft_seeds import ENGINES
 from tests.unit.raft.trace_player import play, scenes
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
@@ -27,7 +26,7 @@ def test_trace(path: Path) -> None:
         assert play(scene) == scene
 
 
-@pytest.mark.parametrize("ablation", [*ABLATIONS, *GROUP_ABLATIONS], ids=lambda ablation: ablation.__name__)
+@pytest.mark.parametrize("ablation", ENGINES.values(), ids=list(ENGINES))
 def test_a_rule_that_is_gone_is_seen(ablation: type[ShardRaft]) -> None:
     texts = [path.read_text(encoding="utf-8") for path in TRACES]
     assert not all(comes_out(scene, ablation) for text in texts for scene in scenes(text))

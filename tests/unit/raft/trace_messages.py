@@ -10,7 +10,7 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Kind,
+    EntryKind,
     LogEntry,
     Message,
     PreVote,
@@ -20,7 +20,7 @@ from holdfast.raft.messages import (
     VoteReply,
 )
 
-_WITHOUT_COMMAND = {Kind.NO_OP: "no-op", Kind.PROBE: "probe"}
+_WITHOUT_COMMAND = {EntryKind.NO_OP: "no-op", EntryKind.PROBE: "probe"}
 GRANTED, REFUSED, TRANSFER = "granted", "refused", "transfer"
 
 
@@ -29,7 +29,7 @@ def members_text(configuration: Configuration) -> str:
 
 
 def _entry_text(entry: LogEntry) -> str:
-    if entry.kind == Kind.CONFIGURATION:
+    if entry.kind == EntryKind.CONFIGURATION:
         configuration = decode_configuration(entry.command)
         what = f"members(v{configuration.version}:{members_text(configuration)})"
     else:
@@ -47,7 +47,7 @@ def _entry(text: str) -> LogEntry:
     for kind, name in _WITHOUT_COMMAND.items():
         if what == name:
             return LogEntry(index, term, kind)
-    return LogEntry(index, term, Kind.REGULAR, what.encode())
+    return LogEntry(index, term, EntryKind.REGULAR, what.encode())
 
 
 def message_text(message: Message) -> str:

@@ -142,7 +142,7 @@ class TracedStage:
 
     def _do_deliver(self, _: list[str], options: dict[str, str]) -> None:
         stage, among = self._stage, options.get("among", "abcdefgh")
-        arriving = [each for each in stage.on_the_way if each[0] in among and each[1] in among]
+        arriving = [message for message in stage.on_the_way if message[0] in among and message[1] in among]
         while arriving:
             stage.on_the_way.remove(arriving[0])
             sender, to, message = arriving.pop(0)
@@ -152,7 +152,9 @@ class TracedStage:
             if options.get("sync") != "no":
                 stage.sync(to)
             self._print_sent(before)
-            arriving += [each for each in stage.on_the_way[before:] if each[0] in among and each[1] in among]
+            arriving += [
+                message for message in stage.on_the_way[before:] if message[0] in among and message[1] in among
+            ]
 
     def _do_lose(self, _: list[str], options: dict[str, str]) -> None:
         self._stage.on_the_way = [

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.cluster.admin.plans import PlanAdmin, no_lag, no_state_bytes
-from holdfast.cluster.admin.service import ClusterAdmin
+from holdfast.cluster.admin.plans import PlanAdmin
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
@@ -26,7 +25,7 @@ from holdfast.rebalancer.election import Election
 from holdfast.rebalancer.metrics import Metrics
 from holdfast.rebalancer.server import Rebalancer
 from holdfast.rebalancer.watcher import Watcher
-from tests.unit.cluster.cluster_shards import WishfulShards
+from tests.unit.cluster.cluster_shards import UnknownNodes, WishfulShards, admin_of
 from tests.unit.cluster.cluster_stage import KEYS, NAME, WAIT_S, add_nodes, following, make_store, node, read_map
 
 SHARDS = 6
@@ -49,7 +48,7 @@ class Stage:
     def another(self, *, dry_run: bool = False) -> Watcher:
         """A process that was just started, and is active."""
         store = make_store(self.etcd)
-        plans = PlanAdmin(store, self.follower, no_state_bytes, no_lag, self.shards.transfer)
+        plans = PlanAdmin(store, self.follower, UnknownNodes(self.shards.transfer))
         active = cast(Any, SimpleNamespace(is_active=True))
         return Watcher(
             CONFIG, store, self.follower, plans, active, Metrics(), dry_run=dry_run, now_s=lambda: self.now_s
@@ -195,7 +194,7 @@ async def test_of_several_that_are_gone_one_at_a_time_is_made_anew(stages: Any, 
 
 async def test_it_can_be_paused(stages: Any) -> None:
     stage: Stage = await stages("abc")
-    admin = ClusterAdmin(make_store(stage.etcd), stage.follower)
+    admin = admin_of(make_store(stage.etcd), stage.follower)
     said = await admin.set_rebalancing(pb.SetRebalancingRequest(pause=True, why="moving racks"))
     assert (said.rebalancing.is_paused, said.rebalancing.why) == (True, "moving racks")
     await stage.come("d")
@@ -234,11 +233,11 @@ async def test_a_dry_run_is_no_candidate_and_keeps_nobody_from_being_active(
     config = CONFIG.model_copy(update={"cluster_name": NAME, "ops_port": 0})
     looking, working = (Rebalancer(config, dry_run=dry_run, etcd=stage.etcd) for dry_run in (True, False))
     async with AsyncExitStack() as stack:
-        for each in (looking, working):
-            await each.start()
-            stack.push_async_callback(each._close)
-            await each.follower.wait_until(lambda found: found.cluster is not None, WAIT_S)
-            if each is looking:
+        for item in (looking, working):
+            await item.start()
+            stack.push_async_callback(item._close)
+            await item.follower.wait_until(lambda found: found.cluster is not None, WAIT_S)
+            if item is looking:
                 await asyncio.sleep(0.1)  # time enough to be elected, if it stood
         await working.follower.wait_until(lambda found: found.rebalancer is not None, WAIT_S)
         async with asyncio.timeout(WAIT_S):
@@ -301,7 +300,7 @@ async def test_one_of_several_is_active_and_the_next_one_follows(
     monkeypatch.setattr(elections, "AGAIN_SECONDS", 0.01)
     stage: Stage = await stages("abc")
     both = [Election(stage.etcd, stage.follower, name) for name in ("one", "two")]
-    running = [asyncio.create_task(each.run()) for each in both]
+    running = [asyncio.create_task(one.run()) for one in both]
     try:
         found = await stage.follower.wait_until(lambda found: found.rebalancer is not None, WAIT_S)
         assert found.rebalancer is not None
@@ -318,6 +317,6 @@ async def test_one_of_several_is_active_and_the_next_one_follows(
         while not both[1 - first].is_active:
             await asyncio.sleep(0)
     finally:
-        for each in running:
-            each.cancel()
+        for item in running:
+            item.cancel()
         await asyncio.gather(*running, return_exceptions=True)

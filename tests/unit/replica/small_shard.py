@@ -21,7 +21,7 @@ from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, AcceptedRun, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.raft.messages import NO_CONFIGURATION, Kind, LogEntry
+from holdfast.raft.messages import NO_CONFIGURATION, EntryKind, LogEntry
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, new_run, new_task
@@ -64,7 +64,7 @@ class MemoryLog:
         return self.commit_index
 
     def propose(self, command: bytes) -> int:
-        self._entries.append(LogEntry(len(self._entries) + 1, self.term, Kind.REGULAR, command))
+        self._entries.append(LogEntry(len(self._entries) + 1, self.term, EntryKind.REGULAR, command))
         return len(self._entries)
 
     def flushed(self) -> None:
@@ -234,7 +234,7 @@ class SmallShard:
     async def enqueue_run(self, count: int, **changes: Any) -> list[bytes]:
         (accepted,) = await self.submit(run_entries.EnqueueRuns(self.time.now_ms, [new_run(count, **changes)]))
         assert isinstance(accepted, AcceptedRun)
-        return [later_task_id(accepted.task_id, at) for at in range(count)]
+        return [later_task_id(accepted.task_id, index) for index in range(count)]
 
     async def cancel(self, task_id: bytes) -> None:
         await self.submit(entries.Cancel(self.time.now_ms, KEEP_MS, [task_id]))

@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import pytest
 
@@ -14,11 +16,12 @@ from holdfast.broker.replica import commit_loop as rounds_module
 from holdfast.broker.replica import shard as shard_module
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import TIME_SECONDS
+from holdfast.broker.replica.sync_mode import TRIAL_SYNCS, SyncMode
 from holdfast.machine.entries import Enqueue, Purge
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Accepted, Outcome
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.refusals import DISK_LOW, RefusedError
 from holdfast.storage.checkpoints import Checkpointer, Flushable
@@ -27,9 +30,10 @@ from holdfast.storage.rocksdb import StateError
 from holdfast.storage.startup_checks import RecoveryError
 from holdfast.wal.errors import DiskFailedError, DiskFullError
 from holdfast.wal.node_log import NodeLog
-from holdfast.wal.writer import Placed, RoundWriter
+from holdfast.wal.writer import RoundPosition, RoundWriter
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import lone_replica, replay
+from tests.simulation.syncs import Beside, beside
 from tests.unit.machine.machine_shard import QUEUE, START_MS, new_task
 from tests.unit.replica.small_shard import StillTime, settle
 
@@ -42,6 +46,7 @@ class Held:
     def __init__(self) -> None:
         self.is_open = True
         self.done = 0
+        self.done_in_line = 0
         self.on_begin: Callable[[], None] = lambda: None
         self._opened = asyncio.Event()
 
@@ -64,14 +69,48 @@ class Held:
         self._opened.set()
 
 
+class HeldSync(Beside):
+    """Whoever waits for it in line has it done, if the test lets it."""
+
+    def __init__(self, thread: Held, work: Callable[[], None]) -> None:
+        super().__init__(thread.run(work))
+        self._thread, self._work = thread, work
+
+    def wait(self, seconds_max: float) -> None:
+        if self.done() or not self._thread.is_open:
+            return
+        self._running.cancel()  # it has not begun
+        self._running = asyncio.get_running_loop().create_future()
+        try:
+            self._work()
+        except (DiskFailedError, DiskFullError) as error:
+            self._running.set_exception(error)
+        else:
+            self._running.set_result(None)
+            self._thread.done += 1
+            self._thread.done_in_line += 1
+
+
+class AlwaysBeside(SyncMode):
+    def is_in_line(self, size_bytes: int) -> bool:
+        return False
+
+
+class AlwaysInLine(SyncMode):
+    def is_in_line(self, size_bytes: int) -> bool:
+        return True
+
+
 class Broker:
-    def __init__(self, disk: FakeDisk, kv: MemoryKV) -> None:
+    def __init__(self, disk: FakeDisk, kv: MemoryKV, sync_mode: SyncMode | None = None) -> None:
         self.disk, self.kv, self.thread = disk, kv, Held()
         self.log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
         self.guard = DiskGuard(disk.free_bytes, 0)
+        self.metrics = Metrics()
         self.commit_loop = CommitLoop(
-            self.log, Metrics(), run_blocking=self.thread.run, on_disk_full=self.guard.found_full
-        )
+            self.log, self.metrics, begin_sync=partial(HeldSync, self.thread), disk=self.guard,
+            sync_mode=sync_mode,
+        )  # fmt: skip
         self.replica = lone_replica(
             self.log, kv, self.commit_loop, self.guard, StillTime(), BrokerConfig(), Metrics(),
             monotonic=time.monotonic, draw=lambda: 0.5,
@@ -103,9 +142,10 @@ def disk() -> FakeDisk:
     return FakeDisk(random.Random(0))
 
 
-@pytest.fixture
-async def broker(disk: FakeDisk) -> Broker:
-    return await Broker(disk, MemoryKV()).serving()
+@pytest.fixture(params=[AlwaysBeside, AlwaysInLine])
+async def broker(disk: FakeDisk, request: pytest.FixtureRequest) -> Broker:
+    """In both modes the same is promised."""
+    return await Broker(disk, MemoryKV(), request.param()).serving()
 
 
 async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
@@ -119,6 +159,30 @@ async def test_what_waits_during_a_sync_shares_the_next(broker: Broker) -> None:
     broker.thread.open()
     await asyncio.gather(first, *others)
     assert broker.thread.done - before == 2
+    await broker.stop()
+
+
+async def test_a_fast_disk_is_waited_for_in_line_after_a_while(disk: FakeDisk) -> None:
+    broker = await Broker(disk, MemoryKV()).serving()
+    for _ in range(2 * TRIAL_SYNCS):
+        await broker.enqueue()
+    assert broker.thread.done_in_line >= TRIAL_SYNCS / 2
+    shown = re.search(r"^holdfast_fsyncs_in_line_total (\S+)", broker.metrics.render().decode(), re.MULTILINE)
+    assert shown is not None
+    assert float(shown[1]) == broker.thread.done_in_line
+    await broker.stop()
+
+
+async def test_a_sync_in_line_that_takes_long_goes_on_beside_the_loop(disk: FakeDisk) -> None:
+    broker = await Broker(disk, MemoryKV(), AlwaysInLine()).serving()
+    in_line = broker.thread.done_in_line
+    broker.thread.is_open = False
+    call = broker.enqueue()
+    await settle()  # the loop goes on
+    assert not call.done()
+    broker.thread.open()
+    await call
+    assert broker.thread.done_in_line == in_line
     await broker.stop()
 
 
@@ -234,7 +298,9 @@ async def test_whichever_round_has_no_room_it_serves_once_there_is_some(
     """The founding of a shard, its election and the first entry of its term are rounds like any other."""
     write, calls = RoundWriter.write, itertools.count(1)
 
-    def full_once(writer: RoundWriter, buffers: list[bytes], size_bytes: int, hard: Mapping[int, bytes]) -> Placed:
+    def full_once(
+        writer: RoundWriter, buffers: list[bytes], size_bytes: int, hard: Mapping[int, bytes]
+    ) -> RoundPosition:
         if next(calls) == nth:
             raise DiskFullError("there is no room")
         return write(writer, buffers, size_bytes, hard)
@@ -273,7 +339,7 @@ async def test_what_is_in_the_log_is_not_refused_because_a_later_round_has_no_ro
             raise DiskFullError("there is no room")
         await run(work)
 
-    monkeypatch.setattr(broker.commit_loop, "_run_blocking", full_then)
+    monkeypatch.setattr(broker.commit_loop, "_begin_sync", beside(full_then))
     broker.thread.open()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
@@ -439,7 +505,7 @@ async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Br
     await broker.commit_loop.forget(broker.replica)
     journal = NodeJournal.create(broker.log, 0, group=1, state_name="s-2")
     for index in range(1, 10):
-        journal.append(LogEntry(index, 1, Kind.REGULAR, bytes(4000)))
+        journal.append(LogEntry(index, 1, EntryKind.REGULAR, bytes(4000)))
         flush = broker.log.begin_flush()
         assert flush is not None
         flush.run()

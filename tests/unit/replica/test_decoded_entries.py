@@ -6,7 +6,7 @@ from holdfast.broker.replica import decoded_entries
 from holdfast.broker.replica.decoded_entries import DecodedEntries, EntryError, skip_name
 from holdfast.machine.entries import LeaderStarted, encode
 from holdfast.raft.codec import FrameError
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from tests.unit.machine.machine_shard import QUEUE
 from tests.unit.replica.small_shard import SmallShard
 
@@ -16,7 +16,7 @@ BAD = [b"", b"\xff", b"\xff" * 50, GOOD[:-1], GOOD + b"x", b"\x02" + bytes(8)]
 
 
 def record(index: int, command: bytes = GOOD, term: int = 1) -> LogEntry:
-    return LogEntry(index, term, Kind.REGULAR, command)
+    return LogEntry(index, term, EntryKind.REGULAR, command)
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -29,7 +29,7 @@ def test_one_that_cannot_be_read_has_all_of_them_refused(bad: bytes) -> None:
 
 def test_what_was_read_once_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = DecodedEntries(SHARD, ())
-    decoded.check([record(1), LogEntry(2, 1, Kind.NO_OP), record(3)])
+    decoded.check([record(1), LogEntry(2, 1, EntryKind.NO_OP), record(3)])
     read: list[bytes] = []
 
     def decode_now(data: bytes) -> LeaderStarted:
@@ -61,7 +61,7 @@ def test_a_replica_that_lacks_an_entry_to_be_passed_over_takes_it() -> None:
     poison = record(2, BAD[1])
     decoded = DecodedEntries(SHARD, {skip_name(SHARD, poison)})
     decoded.check([record(1), poison, record(3)])
-    assert [decoded.take(each) for each in (record(1), poison)] == [LeaderStarted(17, False), None]
+    assert [decoded.take(item) for item in (record(1), poison)] == [LeaderStarted(17, False), None]
     with pytest.raises(FrameError):
         decoded.check([record(3, BAD[1])])
 
@@ -102,7 +102,7 @@ async def test_one_in_the_log_stops_the_shard_and_says_how_to_pass_over_it() -> 
 @pytest.mark.parametrize(("change", "passes"), [(lambda name: name, True), (lambda name: f"{name[:-1]}x", False)])
 async def test_only_the_entry_that_is_named_is_passed_over(change: object, passes: bool) -> None:
     assert callable(change)
-    poison = LogEntry(2, 1, Kind.REGULAR, b"\xff")
+    poison = LogEntry(2, 1, EntryKind.REGULAR, b"\xff")
     small = SmallShard(skip_entries=f"7:7:abc, {change(skip_name(0, poison))}")
     await small.enqueue(1)
     small.log.propose(b"\xff")

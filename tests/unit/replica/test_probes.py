@@ -138,14 +138,14 @@ async def test_states_of_a_node_are_hashed_one_at_a_time(state: RocksState) -> N
     one_at_a_time = asyncio.Lock()
     probes = [Probes(state.view, one_at_a_time=one_at_a_time) for _ in range(2)]
     async with one_at_a_time:
-        for each in probes:
-            each.reached(1)
+        for probe in probes:
+            probe.reached(1)
         await asyncio.sleep(0)
-        assert [each.is_busy for each in probes] == [True, True]
+        assert [item.is_busy for item in probes] == [True, True]
         assert await probes[0].wait_for(1, at(1), 0.01) is None
-    for each in probes:
-        assert await each.wait_for(1, at(1), 30) == bytes.fromhex(state_hash(state))
-    assert [each.is_busy for each in probes] == [False, False]
+    for probe in probes:
+        assert await probe.wait_for(1, at(1), 30) == bytes.fromhex(state_hash(state))
+    assert [item.is_busy for item in probes] == [False, False]
 
 
 async def test_marks_that_come_faster_than_hashes_are_given_up(state: RocksState) -> None:

@@ -25,7 +25,7 @@ from holdfast.raft.messages import (
     Append,
     AppendReply,
     Configuration,
-    Kind,
+    EntryKind,
     PreVote,
     RequestVote,
     TimeoutNow,
@@ -40,6 +40,7 @@ from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import LoneHost
+from tests.simulation.syncs import beside
 from tests.unit.machine.machine_shard import START_MS, new_task
 from tests.unit.replica.small_shard import StillTime, settle
 
@@ -88,7 +89,7 @@ class Scene:
         self.unknown_senders: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
         self.commit_loop = CommitLoop(
-            self.log, Metrics(), run_blocking=_at_once, on_disk_full=self.guard.found_full, wire=self.other
+            self.log, Metrics(), begin_sync=beside(_at_once), disk=self.guard, wire=self.other
         )
         self.other.commit_loop = self.commit_loop
         kv = self.kv = MemoryKV()
@@ -167,6 +168,19 @@ async def test_an_answer_that_comes_in_the_middle_of_a_round_is_asked_for_once(s
     await scene.stop()
 
 
+async def test_only_what_may_have_to_wait_for_its_round_is_a_sign_of_life_before(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await settle()
+    heard: list[bytes] = []
+    monkeypatch.setattr(scene.replica, "overhear", lambda _sender, data, _now_s: heard.append(bytes(data)))
+    answers = [encode(AppendReply(scene.replica.raft.term, True, 0, number)) for number in (1, 2)]
+    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, answer) for answer in answers])
+    assert heard == answers[1:], "the first is delivered at once"
+    await settle()
+    await scene.stop()
+
+
 async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
     scene.other.listens = False
     call = scene.enqueue()
@@ -200,8 +214,8 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.commit_loop, "_run_blocking", without_room)
-    assert scene.replica.raft.propose(b"", Kind.PROBE) is not None
+    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(without_room))
+    assert scene.replica.raft.propose(b"", EntryKind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
     await scene.commit_loop._sync(flush, [])
@@ -212,7 +226,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
 
 async def test_what_is_staged_after_a_round_has_the_next_one_soon(scene: Scene) -> None:
     before = scene.replica.is_unfinished
-    scene.replica.raft.propose(b"", Kind.PROBE)
+    scene.replica.raft.propose(b"", EntryKind.PROBE)
     assert (before, scene.replica.is_unfinished) == (False, True)
     await scene.stop()
 
@@ -254,7 +268,7 @@ async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
     asked: list[int | None] = []
     monkeypatch.setattr(scene.host, "probe_reached", lambda _number, _index: asked.append(raft.begin_read()))
     proposed: list[int | None] = []
-    scene.replica.request(lambda: proposed.append(raft.propose(b"", Kind.PROBE)))
+    scene.replica.request(lambda: proposed.append(raft.propose(b"", EntryKind.PROBE)))
     scene.commit_loop.wake(SHARD)
     async with asyncio.timeout(10):
         while not asked or not raft.may_read(asked[0] or 0):
@@ -378,7 +392,7 @@ async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pyt
             raise DiskFullError("there is no room")
         work()
 
-    monkeypatch.setattr(scene.commit_loop, "_run_blocking", sometimes_without_room)
+    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(sometimes_without_room))
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
     await scene.commit_loop.forget(scene.replica)
     assert tries == [False, False, False]
@@ -391,7 +405,7 @@ async def test_a_stop_does_not_wait_for_room_to_forget(scene: Scene, monkeypatch
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.commit_loop, "_run_blocking", without_room)
+    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(without_room))
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
     leaving = asyncio.ensure_future(scene.commit_loop.forget(scene.replica))
     await settle()

@@ -23,6 +23,7 @@ from holdfast.broker.round_budget import (
 from holdfast.storage.disk_guard import DiskGuard
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
+from tests.simulation.syncs import Beside, beside
 
 TURN_SECONDS = 0.004
 
@@ -93,7 +94,7 @@ def rounds_of(clock: Clock) -> CommitLoop:
     async def run_blocking(_work: Any) -> None:
         """Nothing is written."""
 
-    return CommitLoop(log, Metrics(), run_blocking=run_blocking, on_disk_full=guard.found_full, monotonic=clock)
+    return CommitLoop(log, Metrics(), begin_sync=beside(run_blocking), disk=guard, monotonic=clock)
 
 
 def stage_of(count: int, *, chores: int = 0) -> tuple[CommitLoop, Clock, list[BusyReplica], list[Replica]]:
@@ -126,14 +127,14 @@ async def test_beside_a_sync_there_is_one_turn_at_least_and_no_more_once_it_is_d
     commit_loop, clock, busy, active = stage_of(8)
     syncing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     syncing.set_result(None)
-    await commit_loop._apply(active, callers_first=False, syncing=syncing)
+    await commit_loop._apply(active, callers_first=False, syncing=Beside(syncing))
     assert (sum(replica.turns for replica in busy), clock.now_s) == (1, TURN_SECONDS)
 
 
 async def test_beside_a_long_sync_all_is_applied() -> None:
     commit_loop, clock, busy, active = stage_of(8)
     syncing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    applying = asyncio.ensure_future(commit_loop._apply(active, callers_first=False, syncing=syncing))
+    applying = asyncio.ensure_future(commit_loop._apply(active, callers_first=False, syncing=Beside(syncing)))
     while clock.now_s < 10 * APPLY_SECONDS_MAX:
         await asyncio.sleep(0)
     for replica in busy:
@@ -151,7 +152,7 @@ async def test_housekeeping_of_one_shard_yields_to_callers_of_another() -> None:
     assert chore.turns == 0
     syncing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     syncing.set_result(None)
-    await commit_loop._apply(active, callers_first=False, syncing=syncing)
+    await commit_loop._apply(active, callers_first=False, syncing=Beside(syncing))
     assert chore.turns == 1, "it waits for no longer than the next sync"
     caller.callers_wait = caller.has_to_apply = False
     await commit_loop._apply(active, callers_first=True)

@@ -101,16 +101,16 @@ class PurgedShard(SmallShard):
 
     async def purge(self, task_ids: list[bytes]) -> None:
         """As an operator does it, page by page."""
-        for at in range(0, len(task_ids), PAGE):
-            page = task_ids[at : at + PAGE]
+        for index in range(0, len(task_ids), PAGE):
+            page = task_ids[index : index + PAGE]
             await self.submit(entries.Cancel(self.time.now_ms, KEEP_MS, page, waiting_only=True))
         await self.round()
         await self.round()
 
     async def ttl_expire(self, task_ids: list[bytes]) -> None:
         pass_time(self, START_MS + 50)
-        for at in range(0, len(task_ids), PAGE):
-            await self.submit(TtlExpire(self.time.now_ms, DEAD_KEEP_MS, b"late", task_ids[at : at + PAGE]))
+        for index in range(0, len(task_ids), PAGE):
+            await self.submit(TtlExpire(self.time.now_ms, DEAD_KEEP_MS, b"late", task_ids[index : index + PAGE]))
         await self.round()
         await self.round()
 

@@ -189,7 +189,7 @@ class Stage:
         bytes_max = limits.pop("bytes_max")
         self.admission = Admission(**limits)
         self.channels = GrpcChannels(message_bytes_max=1 << 22, keepalive_s=20, connects_first=True)
-        self.leaders = Leaders(lambda: self.table)
+        self.leaders = Leaders(self.table)
         self.forwarder = Forwarder(self.leaders, self.channels, self.admission)
         self.releases = Releases(self.forwarder)
         self.gateway = Gateway(
@@ -199,12 +199,11 @@ class Stage:
         )  # fmt: skip
         self.metrics = Metrics()
         self.server = RouterServer(
-            self.gateway.handle,
+            self.gateway,
             self.metrics,
             ServerLimits(message_bytes_max=1 << 22, bytes_max=bytes_max, calls_max=1000),
             batch_bytes_max=BATCH_BYTES_MAX,
             readiness=lambda: (True, "serving"),
-            check=self.gateway.check,
         )
         self.port = await self.server.start("127.0.0.1", 0)
         self.channel = grpc.aio.insecure_channel(

@@ -62,7 +62,8 @@ def test_tasks_go_by_their_request_ids() -> None:
     own = place(pb.EnqueueRequest(tasks=[task("spread", 0, "order-1")]), table, 1)
     assert (own.shards, own.generations) == ([3], {})
     picked = {
-        place(pb.EnqueueRequest(tasks=[task("spread", n) for n in range(5)]), table, at).shards[0] for at in range(9)
+        place(pb.EnqueueRequest(tasks=[task("spread", n) for n in range(5)]), table, index).shards[0]
+        for index in range(9)
     }
     assert picked == {3, 5, 6}
     automatic = [task("spread", n, automatic_key(2, "key", n)) for n in range(9)]
@@ -79,7 +80,7 @@ def test_a_run_goes_whole_where_a_task_with_its_id_would() -> None:
     runs = [task_run("spread", 0, 5, automatic_key(2, "key", 0)), task_run("plain", 5, 2, automatic_key(0, "key", 5))]
     placed = place(pb.EnqueueRequest(tasks=[task("plain", 7)], runs=runs), table, 1)
     assert placed.shards == [1, shard, 1]
-    picked = {place(pb.EnqueueRequest(runs=[task_run("spread", 0, 2)]), table, at).shards[0] for at in range(9)}
+    picked = {place(pb.EnqueueRequest(runs=[task_run("spread", 0, 2)]), table, index).shards[0] for index in range(9)}
     assert picked == {3, 5, 6}
     old = pb.EnqueueRequest(runs=[task_run("spread", 0, 5, automatic_key(0, "key", 0))])
     assert place(old, table, 1).generations == {"spread": 2}

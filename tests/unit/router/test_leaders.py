@@ -21,7 +21,7 @@ def table() -> Table:
 
 @pytest.fixture
 def leaders(table: Table) -> Leaders:
-    return Leaders(lambda: table)
+    return Leaders(table)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def refuses_late(refusal: Refusal) -> Callable[[Call], Awaitable[Answer]]:
 
 
 def extend(*task_ids: str) -> pb.ExtendRequest:
-    items = [pb.ExtendItem(claim=pb.ClaimRef(task_id=each, token=1), lease_ms=5000) for each in task_ids]
+    items = [pb.ExtendItem(claim=pb.ClaimRef(task_id=item, token=1), lease_ms=5000) for item in task_ids]
     return pb.ExtendRequest(items=items)
 
 

@@ -26,13 +26,15 @@ def counts(queue: str, number: int) -> pb.QueueCounts:
 def answer_stats(known: dict[str, int]) -> object:
     def answer(call: Call) -> pb.QueueStatsResponse:
         response = pb.QueueStatsResponse()
-        for at, queue in enumerate(call.request.queues):
+        for index, queue in enumerate(call.request.queues):
             outcome = response.outcomes.add()
             if queue in known:
                 outcome.counts.MergeFrom(counts(queue, known[queue]))
             elif queue == "bad!":
                 outcome.rejection.MergeFrom(
-                    pb.Rejection(reason="INVALID_FIELD", field=f"queues[{at}]", message=f"Expected queues[{at}] of …")
+                    pb.Rejection(
+                        reason="INVALID_FIELD", field=f"queues[{index}]", message=f"Expected queues[{index}] of …"
+                    )
                 )
             else:
                 outcome.rejection.reason = "QUEUE_NOT_FOUND"

@@ -35,7 +35,7 @@ async def test_a_worker_that_waits_at_the_home_hears_of_new_shards(shop: Shop, r
     call = asyncio.create_task(shop.reserve(WAIT_MS, request_id, timeout_s=LONG_S))
     await shop.brokers[1].wait_for("AwaitTasks")
     pin(shop, 1, 2)
-    shop.shelves[2].put("new")
+    shop.fake_shards[2].put("new")
     assert await call == ["new"]
     await shop.brokers[1].wait_for_hang_up("AwaitTasks")
 
@@ -46,7 +46,7 @@ async def test_it_goes_on_waiting_there_too(shop: Shop) -> None:
     pin(shop, 1, 2)
     await shop.brokers[2].wait_for("AwaitTasks")
     assert len(shop.brokers[1].requests("AwaitTasks")) == 1, "nothing has changed there"
-    shop.shelves[1].put("at home")
+    shop.fake_shards[1].put("at home")
     assert await call == ["at home"]
 
 
@@ -57,7 +57,7 @@ async def test_a_worker_that_waits_at_several_shards_hears_of_another_one(shop: 
         await broker.wait_for("AwaitTasks")
     pin(shop, 0, 2)
     await shop.brokers[1].wait_for_hang_up("AwaitTasks")
-    shop.shelves[2].put("new")
+    shop.fake_shards[2].put("new")
     assert await call == ["new"]
     assert len(shop.brokers[1].requests("AwaitTasks")) == 1, "nothing is left there"
 
@@ -69,7 +69,7 @@ async def test_so_does_a_wait_that_claims_nothing(shop: Shop, before: tuple[int,
     call = asyncio.create_task(shop.call("AwaitTasks", request, timeout_s=LONG_S))
     await shop.brokers[1].wait_for("AwaitTasks", 2)  # what is there, and then the wait
     pin(shop, 1, 2)
-    shop.shelves[2].put("new")
+    shop.fake_shards[2].put("new")
     assert (await call).ready
 
 

@@ -28,7 +28,7 @@ def paged(method: str, items: str, found: Sequence[Any], looks_max: int = 1000) 
         start = int(call.request.page_token or 0)
         end = min(start + min(call.request.page_size, looks_max), len(found))
         response = METHODS[method].response(next_page_token=str(end) if end < len(found) else "")
-        getattr(response, items).extend([each for each in found[start:end] if each is not None])
+        getattr(response, items).extend([item for item in found[start:end] if item is not None])
         return response
 
     return answer
@@ -73,7 +73,7 @@ async def test_discards_of_a_queue_and_of_all(stage: Stage, queue: str, expected
         found = [pb.Discard(task_id=name) for name in names.split()]
         broker.on["ListDiscards"] = paged("ListDiscards", "discards", found)
     pages = await all_pages(stage, "ListDiscards", "discards", pb.ListDiscardsRequest(queue=queue, page_size=2))
-    assert " ".join(each.task_id for page in pages for each in page) == expected
+    assert " ".join(item.task_id for page in pages for item in page) == expected
     assert all(len(page) <= 2 for page in pages)
     assert {call.request.queue for broker in stage.brokers for call in broker.calls} == {queue}
 
@@ -87,7 +87,7 @@ async def test_tasks_of_a_queue_and_of_all(stage: Stage, queue: str, expected: s
     wanted = queues_pb2.TaskFilter(type="send", min_age_ms=7)
     request = queues_pb2.ListTasksRequest(queue=queue, page_size=2, filter=wanted)
     pages = await all_pages(stage, "ListTasks", "tasks", request)
-    assert " ".join(each.task_id for page in pages for each in page) == expected
+    assert " ".join(item.task_id for page in pages for item in page) == expected
     assert all(len(page) <= 2 for page in pages)
     assert all(call.request.filter == wanted for broker in stage.brokers for call in broker.calls)
 
@@ -255,9 +255,9 @@ async def test_schedules_of_a_queue_and_of_all(stage: Stage) -> None:
     request = schedules_pb2.ListSchedulesRequest(page_size=3)
     pages = await all_pages(stage, "ListSchedules", "schedules", request)
     expected = [["q0a", "q0b", "q1a"], ["q1b", "q2a", "q2b"]]
-    assert [[f"{each.queue}{each.name}" for each in page] for page in pages] == expected
+    assert [[f"{item.queue}{item.name}" for item in page] for page in pages] == expected
     page = await stage.call("ListSchedules", schedules_pb2.ListSchedulesRequest(queue="q", page_size=1))
-    assert ([each.queue for each in page.schedules], page.next_page_token) == (["q2"], "1")
+    assert ([schedule.queue for schedule in page.schedules], page.next_page_token) == (["q2"], "1")
 
 
 async def test_any_shard_tells_when_an_expression_fires(stage: Stage) -> None:

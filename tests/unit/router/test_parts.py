@@ -54,7 +54,7 @@ async def test_a_part_without_an_answer_is_given_up_when_the_others_have_theirs(
     lose(stage, how)
     response = await stage.call("Enqueue", batch(0, 1, 2, 1), timeout_s=LONG_S)
     assert ids(response) == ["0:0", reason, "2:2", reason]
-    assert all(response.outcomes[at].rejection.retry_after_ms > 0 for at in (1, 3))
+    assert all(response.outcomes[index].rejection.retry_after_ms > 0 for index in (1, 3))
     if how == "silent":
         await stage.brokers[LOST].wait_for_hang_up("Enqueue")
 

@@ -27,7 +27,7 @@ async def test_as_many_are_woken_as_could_take_the_tasks_first_come_first_served
     line = lines.lines["q"]
     assert (line.free, line.wanted) == (3, 6)
     assert lines.offer(line, 7, 3) == 2
-    assert [woken(each) for each in (first, second, third)] == [7, 7, None]
+    assert [woken(item) for item in (first, second, third)] == [7, 7, None]
     assert (line.free, line.wanted) == (1, 2)
 
 

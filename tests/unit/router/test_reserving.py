@@ -11,15 +11,15 @@ import pytest
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.callers import Caller
 from holdfast.router.reserving import Reserving
+from holdfast.routing.reserve_calls import shards_in_turn
 from holdfast.routing.task_ids import later_task_ids
-from holdfast.routing.turns import shards_in_turn
 from holdfast.transport.channels import CallFailedError
 from tests.stalls import stalls
 from tests.unit.router.router_stage import Call, Refusal, Stage, elapsed_since, never, not_leader, random_bytes, task_id
 from tests.unit.router.test_passing import UNKNOWN, refusal_of
 
 
-class Shelf:
+class FakeShard:
     """The tasks of one shard, and the worker's side of a broker."""
 
     def __init__(self, shard: int) -> None:
@@ -67,10 +67,14 @@ class Shop(Stage):
 
     def __init__(self, shards: int = 3) -> None:
         super().__init__(shards)
-        self.shelves = [Shelf(shard) for shard in range(shards)]
+        self.fake_shards = [FakeShard(shard) for shard in range(shards)]
         self.table.pin("q", *range(shards))
-        for shelf, broker in zip(self.shelves, self.brokers, strict=True):
-            broker.on |= {"Reserve": shelf.reserve, "AwaitTasks": shelf.await_tasks, "Release": shelf.release}
+        for fake_shard, broker in zip(self.fake_shards, self.brokers, strict=True):
+            broker.on |= {
+                "Reserve": fake_shard.reserve,
+                "AwaitTasks": fake_shard.await_tasks,
+                "Release": fake_shard.release,
+            }
 
     async def reserve(self, wait_ms: int = 0, request_id: str = "", max_tasks: int = 10, **options: Any) -> list[str]:
         response = await self.answer(wait_ms, request_id, max_tasks, **options)
@@ -108,7 +112,7 @@ async def test_one_shard_is_asked_with_the_callers_own_bytes() -> None:
 
 
 async def test_what_is_there_comes_from_one_shard_without_waiting(shop: Shop) -> None:
-    shop.shelves[2].put("a", "b")
+    shop.fake_shards[2].put("a", "b")
     assert await shop.reserve(wait_ms=5000) == ["a", "b"]
     assert shop.count("AwaitTasks") == 0
 
@@ -124,7 +128,7 @@ async def test_it_waits_at_all_shards_and_claims_at_the_first_that_is_ready(shop
     call = asyncio.create_task(shop.reserve(wait_ms=20_000, timeout_s=30))
     for broker in shop.brokers:
         await broker.wait_for("AwaitTasks")
-    shop.shelves[1].put("late")
+    shop.fake_shards[1].put("late")
     assert await call == ["late"]
     assert [len(broker.requests("Reserve")) for broker in shop.brokers] == [1, 2, 1]
     for broker in (shop.brokers[0], shop.brokers[2]):
@@ -146,7 +150,7 @@ async def test_a_wait_goes_on_when_somebody_else_was_faster(shop: Shop) -> None:
         nonlocal beaten
         beaten += 1
         if beaten == 3:
-            shop.shelves[0].put("mine at last")
+            shop.fake_shards[0].put("mine at last")
         return pb.AwaitTasksResponse(ready=True)
 
     shop.brokers[0].on["AwaitTasks"] = ready_but_gone
@@ -156,7 +160,7 @@ async def test_a_wait_goes_on_when_somebody_else_was_faster(shop: Shop) -> None:
 
 async def test_each_shard_is_first_at_times_and_a_retry_starts_alike(shop: Shop) -> None:
     def first_asked() -> int:
-        calls = [(call, at) for at, broker in enumerate(shop.brokers) for call in broker.calls]
+        calls = [(call, index) for index, broker in enumerate(shop.brokers) for call in broker.calls]
         assert len(calls) == 1
         for broker in shop.brokers:
             broker.calls.clear()
@@ -198,9 +202,9 @@ async def test_each_shard_of_the_first_queue_is_first_equally_often() -> None:
 
 
 async def test_a_retry_meets_the_claims_of_the_first_attempt(shop: Shop) -> None:
-    for shelf in shop.shelves:
-        shelf.put(f"of {shelf.shard}")
-    shop.shelves[1].held["mine"] = ["claimed before"]
+    for fake_shard in shop.fake_shards:
+        fake_shard.put(f"of {fake_shard.shard}")
+    shop.fake_shards[1].held["mine"] = ["claimed before"]
     assert await shop.reserve(request_id="mine", attempt=2) == ["claimed before"]
     assert shop.count("Reserve") == 1
     asked = [request for broker in shop.brokers for request in broker.requests("AwaitTasks")]
@@ -208,7 +212,7 @@ async def test_a_retry_meets_the_claims_of_the_first_attempt(shop: Shop) -> None
 
 
 async def test_a_retry_whose_first_attempt_claimed_nothing(shop: Shop) -> None:
-    shop.shelves[2].put("new")
+    shop.fake_shards[2].put("new")
     assert await shop.reserve(request_id="mine", attempt=3) == ["new"]
 
 
@@ -216,12 +220,12 @@ async def test_a_lost_answer_is_asked_for_again_at_the_same_shard(shop: Shop) ->
     """The leader of the shard claimed, and died before it answered: its successor knows."""
 
     async def claim_and_die(call: Call) -> Any:
-        shop.shelves[1].held[call.request.claim_request_id] = ["claimed by the dead"]
+        shop.fake_shards[1].held[call.request.claim_request_id] = ["claimed by the dead"]
         return await never(call)
 
     request_id = next(name for name in "abcdefgh" if _first_shard(name) == 1)
     shop.brokers[1].on["Reserve"] = claim_and_die
-    shop.brokers[2].on["Reserve"] = lambda call: shop.shelves[call.shard].reserve(call)
+    shop.brokers[2].on["Reserve"] = lambda call: shop.fake_shards[call.shard].reserve(call)
     shop.brokers[0].on["Reserve"] = lambda call: (
         not_leader(shop.brokers[2].address, 3) if call.shard else pb.ReserveResponse()
     )
@@ -247,10 +251,10 @@ async def test_a_lost_answer_without_a_request_id_is_an_unknown_outcome(shop: Sh
 async def test_a_shard_that_refuses_does_not_keep_the_others_from_answering(shop: Shop) -> None:
     full = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "WORKER_AT_LIMIT", "Enough.", retry_after_ms=1000)
     shop.brokers[0].on["Reserve"] = full
-    shop.shelves[0].put("too many")
+    shop.fake_shards[0].put("too many")
     call = asyncio.create_task(shop.reserve(wait_ms=10_000, timeout_s=20))
     await shop.brokers[1].wait_for("AwaitTasks")
-    shop.shelves[1].put("fine")
+    shop.fake_shards[1].put("fine")
     assert await call == ["fine"]
     for broker in shop.brokers:
         broker.on["Reserve"] = full
@@ -287,13 +291,13 @@ async def test_each_shard_is_asked_for_its_own_queues_the_first_ones_first(shop:
     }
     assert {shard: list(one.queue_tasks_max) for shard, one in asked.items()} == {0: [0, 9], 1: [0], 2: [7, 0]}
     assert all(dict(one.type_lease_ms) == {"slow": 60_000} for one in asked.values())
-    shop.shelves[0].put("later")
-    shop.shelves[2].put("first")
+    shop.fake_shards[0].put("later")
+    shop.fake_shards[2].put("first")
     for _ in range(3):
         response = await shop.call("Reserve", request)
         assert [claim.task_id for claim in response.claims] == ["first"]
-        shop.shelves[2].held.clear()
-        shop.shelves[2].put("first")
+        shop.fake_shards[2].held.clear()
+        shop.fake_shards[2].put("first")
 
 
 # --- callers that went away -----------------------------------------------------------------------------------------
@@ -315,7 +319,7 @@ async def test_claims_for_a_caller_that_has_gone_are_given_back(
 
     def release(call: Call) -> pb.ReleaseResponse:
         released.set()
-        return shop.shelves[1].release(call)
+        return shop.fake_shards[1].release(call)
 
     for broker in shop.brokers:
         broker.on |= {"Reserve": claim_late, "Release": release}
@@ -391,13 +395,13 @@ async def test_await_tasks_answers_for_all_shards(shop: Shop) -> None:
     call = asyncio.create_task(shop.call("AwaitTasks", request, timeout_s=30))
     for broker in shop.brokers:
         await broker.wait_for("AwaitTasks")
-    shop.shelves[2].put("there")
+    shop.fake_shards[2].put("there")
     answer = await call
     assert (answer.ready, answer.held) == (True, False)
-    shop.shelves[2].waiting.clear()
+    shop.fake_shards[2].waiting.clear()
     answer = await shop.call("AwaitTasks", pb.AwaitTasksRequest(queues=["q"], wait_ms=50))
     assert (answer.ready, answer.held) == (False, False)
-    shop.shelves[0].held["mine"] = ["x"]
+    shop.fake_shards[0].held["mine"] = ["x"]
     asked = pb.AwaitTasksRequest(queues=["q"], wait_ms=5000, claim_request_id="mine")
     assert (await shop.call("AwaitTasks", asked)).held
 

@@ -171,7 +171,7 @@ async def test_it_serves_the_map_to_clients(router: Router, etcd: FakeEtcd) -> N
         listed = await call.read()
         assert isinstance(listed, bytes)
         services = reflection_pb2.ServerReflectionResponse.FromString(listed).list_services_response.service
-        assert {each.name for each in services} >= {
+        assert {service.name for service in services} >= {
             f"holdfast.proto.v1.{name}" for name in ("Tasks", "DeadLetters", "Shards", "Cluster")
         }
         call.cancel()

@@ -13,7 +13,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router import reserving
 from holdfast.routing import patience
 from holdfast.routing.patience import HASTY_S_MIN, TRY_S_MAX, UNHEALTHY_S, UNHEALTHY_S_MAX, UnhealthyShards, UsualTimes
-from holdfast.routing.turns import shards_in_turn
+from holdfast.routing.reserve_calls import shards_in_turn
 from tests.unit.router.router_stage import Call, FakeBroker, Refusal, never, not_leader, task_id
 from tests.unit.router.test_passing import refusal_of
 from tests.unit.router.test_reserving import Shop
@@ -39,7 +39,7 @@ async def shop(short: None) -> AsyncIterator[Shop]:
 
 def first_is(shard: int, shards: int = 3) -> str:
     """A request id with which this shard is the first to be asked."""
-    places = {each: [0] for each in range(shards)}
+    places = {item: [0] for item in range(shards)}
     return next(name for name in map(str, range(100)) if shards_in_turn(places, name)[0] == shard)
 
 
@@ -58,8 +58,8 @@ class _Lost:
 
     def __call__(self, call: Call) -> Any:
         if call.shard != LOST or self._how == "back":
-            shelf = self._shop.shelves[call.shard]
-            return shelf.reserve(call) if self._name == "Reserve" else shelf.await_tasks(call)
+            fake_shard = self._shop.fake_shards[call.shard]
+            return fake_shard.reserve(call) if self._name == "Reserve" else fake_shard.await_tasks(call)
         if self._how == "silent" and self._broker is self._shop.brokers[LOST]:
             return never(call)
         return not_leader(None, 0)
@@ -84,9 +84,9 @@ async def test_a_shard_that_does_not_answer_does_not_hold_up_the_others(
 ) -> None:
     lose(shop, how)
     for name in ("a", "b", "c")[: 1 if request_id else 3]:  # without an id, each begins at another shard
-        shop.shelves[1].put(name)
+        shop.fake_shards[1].put(name)
         assert await shop.reserve(wait_ms, request_id, attempt=attempt, timeout_s=LONG_S) == [name]
-        shop.shelves[1].held.clear()
+        shop.fake_shards[1].held.clear()
 
 
 @HOW
@@ -103,7 +103,7 @@ async def test_a_task_that_comes_while_the_others_wait_is_claimed_at_once(shop: 
     lose(shop, how)
     call = asyncio.create_task(shop.reserve(60_000, first_is(LOST), timeout_s=LONG_S))
     await shop.brokers[2].wait_for("AwaitTasks")
-    shop.shelves[2].put("late")
+    shop.fake_shards[2].put("late")
     assert await call == ["late"]
 
 
@@ -111,44 +111,44 @@ async def test_a_task_that_comes_while_the_others_wait_is_claimed_at_once(shop: 
 async def test_it_is_not_tried_first_for_a_while(shop: Shop, how: str) -> None:
     """Neither by a repeat nor by another call: it is only looked at, together with the others."""
     lose(shop, how)
-    shop.shelves[1].put(*map(str, range(20)))
+    shop.fake_shards[1].put(*map(str, range(20)))
     await shop.reserve(0, first_is(LOST), max_tasks=1, timeout_s=LONG_S)
 
     before = _reserves_at_lost(shop)
-    for at in range(2):
-        shop.shelves[1].held.clear()
-        assert await shop.reserve(0, first_is(LOST), max_tasks=1, attempt=1 + at % 2, timeout_s=LONG_S)
+    for index in range(2):
+        shop.fake_shards[1].held.clear()
+        assert await shop.reserve(0, first_is(LOST), max_tasks=1, attempt=1 + index % 2, timeout_s=LONG_S)
         assert await shop.reserve(0, max_tasks=1, timeout_s=LONG_S)
-        shop.shelves[1].held.clear()
+        shop.fake_shards[1].held.clear()
     assert _reserves_at_lost(shop) == before
 
 
 async def lose_and_find(shop: Shop) -> None:
     """The shard counts as lost, but answers again."""
     lose(shop, "leaderless")
-    shop.shelves[1].put("a")
+    shop.fake_shards[1].put("a")
     assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == ["a"]
     for broker in shop.brokers:
         broker.on |= {
-            "Reserve": lambda call: shop.shelves[call.shard].reserve(call),
-            "AwaitTasks": lambda call: shop.shelves[call.shard].await_tasks(call),
+            "Reserve": lambda call: shop.fake_shards[call.shard].reserve(call),
+            "AwaitTasks": lambda call: shop.fake_shards[call.shard].await_tasks(call),
         }
 
 
 async def test_a_new_leader_in_the_map_ends_that(shop: Shop) -> None:
     await lose_and_find(shop)
     shop.table.leaders[LOST] = (shop.brokers[2].address, 7)
-    for shelf in shop.shelves:
-        shelf.held.clear()
-        shelf.put(f"of {shelf.shard}")
+    for fake_shard in shop.fake_shards:
+        fake_shard.held.clear()
+        fake_shard.put(f"of {fake_shard.shard}")
     assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == [f"of {LOST}"]
 
 
 async def test_so_does_an_answer(shop: Shop) -> None:
     """While it counts as lost it is looked at all the same, so that its tasks are found when it is back."""
     await lose_and_find(shop)
-    shop.shelves[LOST].put("back")
-    shop.shelves[1].held.clear()
+    shop.fake_shards[LOST].put("back")
+    shop.fake_shards[1].held.clear()
     assert await shop.reserve(10_000, first_is(LOST), timeout_s=LONG_S) == ["back"]
 
 
@@ -162,63 +162,63 @@ async def test_claims_that_came_too_late_are_given_back(shop: Shop, monkeypatch:
 
     def release(call: Call) -> pb.ReleaseResponse:
         released.set()
-        return shop.shelves[LOST].release(call)
+        return shop.fake_shards[LOST].release(call)
 
     lose(shop, "silent", "AwaitTasks")
     shop.brokers[LOST].on |= {"Reserve": claim_late, "Release": release}
     # It is on its way already when the call is cancelled.
     monkeypatch.setattr("holdfast.transport.grpc_channels.GrpcCall.cancel", lambda _call: False)
     for _ in range(3):  # one of them begins at the lost shard
-        shop.shelves[1].put("mine")
+        shop.fake_shards[1].put("mine")
         assert await shop.reserve(timeout_s=LONG_S) == ["mine"]
     deliver.set()
     await asyncio.wait_for(released.wait(), 10)
-    assert shop.shelves[LOST].released == [task_id(LOST, 5)]
+    assert shop.fake_shards[LOST].released == [task_id(LOST, 5)]
 
 
 async def test_claims_whose_answer_was_given_up_are_found_again(shop: Shop) -> None:
     """By the same call, before it claims anything elsewhere: it says which request they belong to."""
 
     async def claim_and_be_silent(call: Call) -> Any:
-        shop.shelves[LOST].held[call.request.claim_request_id] = ["claimed"]
-        shop.brokers[LOST].on["Reserve"] = shop.shelves[LOST].reserve
+        shop.fake_shards[LOST].held[call.request.claim_request_id] = ["claimed"]
+        shop.brokers[LOST].on["Reserve"] = shop.fake_shards[LOST].reserve
         return await never(call)
 
     shop.brokers[LOST].on |= {"Reserve": claim_and_be_silent, "FindLeader": not_leader(None, 0)}
     for broker in shop.brokers[1:]:
         broker.on["FindLeader"] = not_leader(None, 0)
-    shop.shelves[1].put("another")
+    shop.fake_shards[1].put("another")
     assert await shop.reserve(0, first_is(LOST), timeout_s=LONG_S) == ["claimed"]
-    assert shop.shelves[1].waiting == ["another"]
+    assert shop.fake_shards[1].waiting == ["another"]
 
 
 async def test_a_slow_shard_that_holds_claims_of_the_request_is_given_all_the_time(shop: Shop) -> None:
     async def slowly(call: Call) -> pb.ReserveResponse:
         await asyncio.sleep(1.5)  # more than one is given that may have nothing
-        return shop.shelves[LOST].reserve(call)
+        return shop.fake_shards[LOST].reserve(call)
 
-    shop.shelves[LOST].held["mine"] = ["claimed before"]
+    shop.fake_shards[LOST].held["mine"] = ["claimed before"]
     shop.brokers[LOST].on["Reserve"] = slowly
     for broker in shop.brokers:
         broker.on["FindLeader"] = not_leader(None, 0)
-    shop.shelves[1].put("another")
+    shop.fake_shards[1].put("another")
     began_s = time.monotonic()
     assert await shop.reserve(0, "mine", attempt=2, timeout_s=LONG_S) == ["claimed before"]
     assert time.monotonic() - began_s >= 1.5
-    assert shop.shelves[1].waiting == ["another"]
+    assert shop.fake_shards[1].waiting == ["another"]
 
 
 async def test_claims_that_a_shard_holds_but_does_not_give_are_not_replaced_by_others(shop: Shop) -> None:
-    shop.shelves[LOST].held["mine"] = ["claimed before"]
+    shop.fake_shards[LOST].held["mine"] = ["claimed before"]
     answers = [Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", "Later.")] * 2
 
     def busy(call: Call) -> Any:
-        return answers.pop() if answers else shop.shelves[LOST].reserve(call)
+        return answers.pop() if answers else shop.fake_shards[LOST].reserve(call)
 
     shop.brokers[LOST].on["Reserve"] = busy
-    shop.shelves[1].put("another")
+    shop.fake_shards[1].put("another")
     assert await shop.reserve(10_000, "mine", attempt=2, timeout_s=LONG_S) == ["claimed before"]
-    assert shop.shelves[1].waiting == ["another"]
+    assert shop.fake_shards[1].waiting == ["another"]
 
 
 async def test_nothing_is_not_the_answer_while_a_shard_may_hold_claims(shop: Shop) -> None:
@@ -310,7 +310,7 @@ def test_hasty_callers_wait_for_many_times_what_answers_usually_take() -> None:
 
 async def test_who_settles_later_is_told_soon_and_gets_tasks_of_the_others_at_once(shop: Shop) -> None:
     lose(shop, "silent")
-    shop.shelves[1].put("a", "b")
+    shop.fake_shards[1].put("a", "b")
     answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
     assert list(answer.unsettled_shards) == [LOST]
     assert not answer.claims
@@ -325,7 +325,7 @@ async def test_who_settles_later_is_told_soon_and_gets_tasks_of_the_others_at_on
 async def test_a_lost_answer_is_not_waited_for_either(shop: Shop) -> None:
     """The shard says that it does not know whether it has claimed."""
     shop.brokers[LOST].on["Reserve"] = Refusal(grpc.StatusCode.INTERNAL, "INTERNAL")
-    shop.shelves[1].put("a")
+    shop.fake_shards[1].put("a")
     answer = await shop.answer(60_000, first_is(LOST), settles_later=True, timeout_s=LONG_S)
     assert list(answer.unsettled_shards) == [LOST]
 
@@ -334,7 +334,7 @@ async def test_a_lost_answer_is_not_waited_for_either(shop: Shop) -> None:
 async def test_claims_of_others_come_with_the_shards_that_may_have_claimed_as_well(shop: Shop, attempt: int) -> None:
     """However often the call was sent, and whether or not its caller said that it settles later."""
     lose(shop, "silent")
-    shop.shelves[1].put("a")
+    shop.fake_shards[1].put("a")
     answer = await shop.answer(60_000, first_is(LOST), timeout_s=LONG_S, attempt=attempt)
     assert [claim.task_id for claim in answer.claims] == ["a"]
     assert LOST in answer.unsettled_shards
@@ -361,9 +361,9 @@ async def test_with_one_shard_there_is_nothing_to_be_hasty_for() -> None:
 
 
 async def test_what_an_unsettled_call_claimed_is_had_when_its_shard_answers_again(shop: Shop) -> None:
-    shelf = shop.shelves[LOST]
-    shelf.put("mine")
-    shelf.held[first_is(LOST)] = ["mine"]
+    fake_shard = shop.fake_shards[LOST]
+    fake_shard.put("mine")
+    fake_shard.held[first_is(LOST)] = ["mine"]
     lose(shop, "silent")
     _, reason, _ = await refusal_of(shop.answer(0, first_is(LOST), held_only=True, timeout_s=LONG_S))
     assert reason in ("", "NOT_LEADER", "OUTCOME_UNKNOWN"), "nothing would not be true"
@@ -376,7 +376,7 @@ async def test_what_an_unsettled_call_claimed_is_had_when_its_shard_answers_agai
 
 async def test_what_one_shard_claimed_does_not_hide_what_others_may_hold(shop: Shop) -> None:
     for shard in (1, 2):
-        shop.shelves[shard].held["mine"] = [f"of-{shard}"]
+        shop.fake_shards[shard].held["mine"] = [f"of-{shard}"]
     lose(shop, "silent")
     answer = await shop.answer(0, "mine", held_only=True, timeout_s=LONG_S)
     assert ([claim.task_id for claim in answer.claims], list(answer.unsettled_shards)) == (["of-1"], [LOST, 2])
@@ -407,7 +407,7 @@ async def test_a_shard_that_is_not_there_cannot_have_claimed(shop: Shop) -> None
 
 async def test_what_a_slow_shard_claims_is_not_claimed_in_vain(shop: Shop) -> None:
     """The call that nobody waits for goes on."""
-    slow, may_answer = shop.shelves[LOST], asyncio.Event()
+    slow, may_answer = shop.fake_shards[LOST], asyncio.Event()
     slow.put("slow")
 
     async def slowly(call: Call) -> pb.ReserveResponse:
@@ -433,7 +433,7 @@ async def test_a_shard_that_says_that_it_has_something_is_tried_however_it_faile
     call = asyncio.create_task(shop.reserve(60_000, "next", settles_later=True, timeout_s=LONG_S))
     await shop.brokers[LOST].wait_for("AwaitTasks")
     lose(shop, "back")
-    shop.shelves[LOST].put("there")
+    shop.fake_shards[LOST].put("there")
     assert await call == ["there"]
 
 

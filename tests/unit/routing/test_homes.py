@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from holdfast.routing.homes import home_shard
 
-NAMES = [f"queue-{at}" for at in range(2000)]
+NAMES = [f"queue-{index}" for index in range(2000)]
 
 
 def test_a_home_never_changes() -> None:

@@ -17,7 +17,7 @@ class Leader(KnownLeader):
 
     def pick(self, now_s: float, avoid: Collection[str] = ()) -> str | None:
         line = ([self.named] if self.named else []) + [A, B, C]
-        return next((each for each in line if each not in avoid), None)
+        return next((item for item in line if item not in avoid), None)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_a_walk_meets_every_item_once(
             asked += 1
             start = int(walk.token or 0)
             end = min(start + min(walk.wanted, looked_at_max), len(shards[walk.shard]))
-            matching = [(walk.shard, at) for at in range(start, end) if shards[walk.shard][at]]
+            matching = [(walk.shard, index) for index in range(start, end) if shards[walk.shard][index]]
             page += matching
             walk.came(len(matching), 1, str(end) if end < len(shards[walk.shard]) else "")
         assert len(page) <= wanted
@@ -41,7 +41,7 @@ def test_a_walk_meets_every_item_once(
         if not token:
             break
         assert calls < 200
-    assert found == [(shard, at) for shard in order for at, is_wanted in enumerate(shards[shard]) if is_wanted]
+    assert found == [(shard, index) for shard in order for index, is_wanted in enumerate(shards[shard]) if is_wanted]
 
 
 def test_a_page_ends_when_it_is_large_or_a_shard_has_more() -> None:

@@ -12,8 +12,6 @@ from holdfast.routing.homes import home_shard, shard_of_key, spread_shards
 from holdfast.routing.sets import (
     HOME_BEGINNING,
     AutomaticKey,
-    ForgottenGenerationError,
-    NewerGenerationError,
     QueueRoute,
     UnknownGenerationError,
     automatic_key,
@@ -100,8 +98,8 @@ def test_a_task_without_an_id_goes_to_the_shard_of_the_newest_set_that_the_calle
     route: QueueRoute, pick: int
 ) -> None:
     shards = newest(route)
-    assert [shard_for_task(route, "", "", "", pick + at) for at in range(len(shards))] == [
-        shards[(pick + at) % len(shards)] for at in range(len(shards))
+    assert [shard_for_task(route, "", "", "", pick + index) for index in range(len(shards))] == [
+        shards[(pick + index) % len(shards)] for index in range(len(shards))
     ]
 
 
@@ -147,26 +145,22 @@ def test_a_task_that_a_shard_makes_stays_there_if_nothing_speaks_against_it() ->
 @pytest.mark.parametrize(
     ("route", "generation", "expected"),
     [
-        (PLAIN, 1, NewerGenerationError),
-        (SPREAD, 5, NewerGenerationError),
-        (SPREAD, 10**17, NewerGenerationError),
-        (SPREAD, 2, ForgottenGenerationError),
+        (PLAIN, 1, "newer"),
+        (SPREAD, 5, "newer"),
+        (SPREAD, 10**17, "newer"),
+        (SPREAD, 2, "forgotten"),
     ],
 )
-def test_a_generation_that_the_map_does_not_know_is_no_guess(
-    route: QueueRoute, generation: int, expected: type[UnknownGenerationError]
-) -> None:
+def test_a_generation_that_the_map_does_not_know_is_no_guess(route: QueueRoute, generation: int, expected: str) -> None:
     """Where another map knows it, a first attempt may be on any shard."""
     with pytest.raises(UnknownGenerationError) as unknown:
         shard_for_task(route, automatic_key(generation, "key", 0), "", "", 0)
-    error = unknown.value
-    assert (type(error), error.queue, error.generation, error.newest) == (
-        expected, "mail", generation, route.generation,
-    )  # fmt: skip
+    assert unknown.value.metadata == {"queue": "mail", "generation": str(route.generation), "why": expected}
+    assert f"set {generation}:" in str(unknown.value)
 
 
 def test_where_any_shard_will_do_it_means_the_newest_set() -> None:
-    keys = [f"call-{at}" for at in range(50)]
+    keys = [f"call-{index}" for index in range(50)]
     for unknown in (2, 5, 10**17):
         assert {shard_or_newest(SPREAD, automatic_key(unknown, key, 0), "", "", 0) for key in keys} == {5, 6}
         assert shard_or_newest(PLAIN, automatic_key(unknown, "key", 0), "", "", 0) == 7
@@ -189,7 +183,7 @@ def test_ids_that_need_no_look_go_home(home: int, request_id: str) -> None:
 
 
 def test_calls_are_spread_evenly_over_the_set() -> None:
-    counts = Counter(shard_for_task(SPREAD, automatic_key(3, f"call-{at}", 0), "", "", 0) for at in range(4000))
+    counts = Counter(shard_for_task(SPREAD, automatic_key(3, f"call-{index}", 0), "", "", 0) for index in range(4000))
     assert set(counts) == {1, 2, 3, 4}
     assert all(850 <= count <= 1150 for count in counts.values())
 
@@ -241,7 +235,7 @@ def test_the_order_in_which_a_set_is_written_does_not_matter(key: str, shards: t
 
 def test_where_a_call_lands_never_changes() -> None:
     """A retry may go through a router of another version."""
-    assert [shard_of_key(f"key{at}", (3, 5, 8, 13)) for at in range(8)] == [3, 13, 8, 3, 13, 8, 5, 13]
+    assert [shard_of_key(f"key{index}", (3, 5, 8, 13)) for index in range(8)] == [3, 13, 8, 3, 13, 8, 5, 13]
 
 
 @settings(max_examples=30, deadline=None)

@@ -12,7 +12,7 @@ NUMBERS = [
 
 
 def counts(number: int, **fields: object) -> pb.QueueCounts:
-    return pb.QueueCounts(queue="q", **{name: number + at for at, name in enumerate(NUMBERS)}, **fields)  # type: ignore[arg-type]
+    return pb.QueueCounts(queue="q", **{name: number + index for index, name in enumerate(NUMBERS)}, **fields)  # type: ignore[arg-type]
 
 
 def latency(kind: str, *counted: int) -> pb.TypeLatency:
@@ -27,7 +27,9 @@ def test_every_number_and_rate_of_a_queue_is_added_up() -> None:
     total = counts(10, oldest_ready_age_ms=5, oldest_claim_age_ms=7)
     add_counts(total, counts(200, oldest_ready_age_ms=9, oldest_claim_age_ms=3))
     assert total.oldest_claim_age_ms == 7
-    assert {name: getattr(total, name) for name in NUMBERS} == {name: 210 + 2 * at for at, name in enumerate(NUMBERS)}
+    assert {name: getattr(total, name) for name in NUMBERS} == {
+        name: 210 + 2 * index for index, name in enumerate(NUMBERS)
+    }
     assert (total.queue, total.oldest_ready_age_ms) == ("q", 9)
     add_counts(total, pb.QueueCounts(queue="q", oldest_ready_age_ms=1, claimed_per_second=0.25))
     assert (total.oldest_ready_age_ms, total.claimed_per_second % 1) == (9, 0.25)
@@ -45,7 +47,7 @@ def test_histograms_are_added_by_type_and_place() -> None:
     total = pb.QueueCounts(latencies=[latency("a", 1, 2, 3), latency("b", 7), latency("(other)", 1)])
     more = pb.QueueCounts(latencies=[latency("c", 5, 5), latency("a", 10, 20, 30), latency("b", 1, 2)])
     add_counts(total, more)
-    assert [each.type for each in total.latencies] == ["a", "b", "(other)", "c"]
+    assert [item.type for item in total.latencies] == ["a", "b", "(other)", "c"]
     a, b, _, c = total.latencies
     assert a == latency("a", 11, 22, 33)
     assert (list(b.ready_to_claim), b.ready_to_claim_ms_total, b.claim_to_ack_ms_total) == ([8, 2], 10, 20)
@@ -72,7 +74,7 @@ def test_queues_are_summed_over_the_shards_that_know_them_and_not_if_one_cannot_
 
     def reported(*outcomes: pb.QueueCounts | pb.Rejection) -> pb.QueueStatsResponse:
         return pb.QueueStatsResponse(
-            outcomes=[{"rejection" if isinstance(each, pb.Rejection) else "counts": each} for each in outcomes]
+            outcomes=[{"rejection" if isinstance(outcome, pb.Rejection) else "counts": outcome} for outcome in outcomes]
         )
 
     parts = [

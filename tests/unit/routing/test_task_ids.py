@@ -58,8 +58,10 @@ def test_ids_of_a_run_are_those_that_the_machine_gives(first: str, count: int) -
     places = sorted({0, 1, count // 2, count - 1} & set(range(count)))
     found = later_task_ids(first, count)
     assert len(found) == count
-    assert [found[at] for at in places] == [ids.format_task_id(ids.later_task_id(task_id, at)) for at in places]
-    assert [task_number(found[at]) - task_number(first) for at in places] == places
+    assert [found[index] for index in places] == [
+        ids.format_task_id(ids.later_task_id(task_id, index)) for index in places
+    ]
+    assert [task_number(found[index]) - task_number(first) for index in places] == places
 
 
 def test_a_single_claim_may_have_any_id() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.client.worker.slots import Slots
 from holdfast.routing.homes import spread_shards
-from holdfast.routing.turns import shards_in_turn
+from holdfast.routing.reserve_calls import shards_in_turn
 
 PLACES = st.dictionaries(st.integers(0, 1023), st.lists(st.integers(0, 30), min_size=1), min_size=1, max_size=40)
 
@@ -47,9 +47,9 @@ def test_a_busy_worker_takes_from_every_queue_wherever_its_tasks_are(spread: int
         ask = slots.ask()
         assert ask is not None
         places: dict[int, list[int]] = {}
-        for at, queue in enumerate(ask.queues):
+        for index, queue in enumerate(ask.queues):
             for shard in homes[queue]:
-                places.setdefault(shard, []).append(at)
+                places.setdefault(shard, []).append(index)
         first = shards_in_turn(places, f"request-{number}" if has_ids else str(number))[0]
         claimed[next(queue for queue in ask.queues if has_tasks[queue] == first)] += 1
     assert min(claimed[queue] for queue in homes) >= turns / spread / 2

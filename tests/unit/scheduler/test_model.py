@@ -44,13 +44,13 @@ class ShardWithRuns(Shard):
         return task
 
 
-def each(task_ids: list[bytes], counts: list[int]) -> list[bytes]:
+def single_ids(task_ids: list[bytes], counts: list[int]) -> list[bytes]:
     """Every task of slices that begin with these."""
-    return [later_task_id(first, at) for first, n in zip(task_ids, counts, strict=True) for at in range(n)]
+    return [later_task_id(first, index) for first, n in zip(task_ids, counts, strict=True) for index in range(n)]
 
 
 def picked_ids(picked: Picked) -> list[bytes]:
-    return each(picked.task_ids, picked.counts)
+    return single_ids(picked.task_ids, picked.counts)
 
 
 class SchedulerTraffic(RuleBasedStateMachine):
@@ -92,7 +92,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         """The ready tasks that are not on their way to a claim, the oldest first."""
         taken = self.on_their_way()
         tasks = [(task_id, self.shard.task(task_id)) for task_id in self.known if task_id not in taken]
-        return sorted(((i, task) for i, task in tasks if task.state == READY), key=lambda each: each[1].sequence)
+        return sorted(((i, task) for i, task in tasks if task.state == READY), key=lambda item: item[1].sequence)
 
     def on_their_way(self) -> list[bytes]:
         return [task_id for _, picked in self.log if picked is not None for task_id in picked_ids(picked)]
@@ -142,7 +142,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def pick(self, tasks_max: int, repeated: bool) -> None:
         before = self.open_tasks()
         if len(self.subqueues) == 1:
-            line = [task_id for task_id, _ in sorted(before, key=lambda each: (-each[1].priority, each[1].sequence))]
+            line = [task_id for task_id, _ in sorted(before, key=lambda item: (-item[1].priority, item[1].sequence))]
         picked = self.probe(tasks_max)
         task_ids = picked_ids(picked) if picked is not None else []
         if len(self.subqueues) == 1 and self.caps == (0,):
@@ -171,11 +171,11 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def check_order(self, picked: Picked, before: dict[bytes, Execution]) -> None:
         """First in, first out in each sub-queue; without a share for the oldest, the highest priority that is open."""
         taken: set[bytes] = set()
-        singles = [(ref, at) for ref in picked.ready_refs for at in range(ref[1][3])]
-        for task_id, ((priority, place, tenant, limit_key), at) in zip(picked_ids(picked), singles, strict=True):
+        singles = [(ref, index) for ref in picked.ready_refs for index in range(ref[1][3])]
+        for task_id, ((priority, place, tenant, limit_key), position) in zip(picked_ids(picked), singles, strict=True):
             task = before[task_id]  # was ready, open and not on its way
             assert (task.priority, task.sequence, task.tenant, task.limit_key) == (
-                priority, place[0] + at, tenant, limit_key,
+                priority, place[0] + position, tenant, limit_key,
             )  # fmt: skip
             rest = [(i, other) for i, other in before.items() if i not in taken]
             subqueue = [i for i, o in rest if (o.priority, o.tenant, o.limit_key) == (priority, tenant, limit_key)]
@@ -258,7 +258,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
             if isinstance(entry, Claim) and picked is None and queue is not None:
                 self.scheduler.marks_were_raised([m for m in entry.marks if m.mark_version == queue.mark_version])
         known = set(self.known)
-        came = each([task.task_id for task in effects.ready], [task.tasks for task in effects.ready])
+        came = single_ids([task.task_id for task in effects.ready], [task.tasks for task in effects.ready])
         self.known += [task_id for task_id in came if task_id not in known]
 
     @rule(data=st.data(), fails_over=st.booleans())

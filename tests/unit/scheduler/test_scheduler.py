@@ -47,7 +47,7 @@ class Bench:
         (accepted,) = self.shard.apply(EnqueueRuns(self.shard.now_ms, [run]))
         assert isinstance(accepted, AcceptedRun)
         self.follow()
-        return [later_task_id(accepted.task_id, at) for at in range(count)]
+        return [later_task_id(accepted.task_id, index) for index in range(count)]
 
     def pick(self, tasks_max: int = 1, bytes_max: int = PLENTY) -> Picked:
         picked = self.scheduler.pick(QUEUE, tasks_max, bytes_max)
@@ -389,8 +389,8 @@ def test_bytes_are_counted_by_task(bytes_max: int, tasks: int) -> None:
 def test_what_left_a_slice_is_not_picked_with_it(bench: Bench) -> None:
     task_ids = bench.enqueue_run(10)
     assert bench.pick().task_ids == [task_ids[0]]
-    for at in (3, 4, 9):
-        bench.cancel(task_ids[at])
+    for index in (3, 4, 9):
+        bench.cancel(task_ids[index])
     assert bench.scheduler.available(QUEUE) == 6
     assert slices_of(bench.pick(100)) == [(task_ids[1], 2), (task_ids[5], 4)]
 

@@ -13,7 +13,7 @@ from holdfast.broker.scheduler import lines, scheduler, windows
 from holdfast.broker.scheduler import subqueues as subqueues
 from holdfast.limits.buckets import Rate
 from holdfast.machine import keys
-from holdfast.machine.ready_rows import Subqueue
+from holdfast.machine.ready_rows import SubqueueRow
 from holdfast.machine.rows import PRIORITIES
 from tests.unit.machine.machine_shard import QUEUE, use_short_rows
 from tests.unit.scheduler.scheduling_bench import Bench, weights
@@ -279,12 +279,12 @@ def test_nothing_waits_longer_than_its_bound(share_percent: int, steps: list[_St
     assert bench.take()  # and keeps its only slot for ever
     picks_left: dict[bytes, int] = {}  # of the tasks that are open: within how many picks each must be picked
     waiting = 0  # with those that are not
-    each = -(-100 // share_percent)
+    stride = -(-100 // share_percent)
 
     def pick(count: int) -> int:
         taken = bench.take(count)
-        for at, task_id in enumerate(taken, 1):
-            assert at <= picks_left.pop(task_id), "waited too long"
+        for index, task_id in enumerate(taken, 1):
+            assert index <= picks_left.pop(task_id), "waited too long"
         for task_id in picks_left:
             picks_left[task_id] -= len(taken)
             assert picks_left[task_id] > 0, "waits too long"
@@ -295,7 +295,7 @@ def test_nothing_waits_longer_than_its_bound(share_percent: int, steps: list[_St
             (task_id,) = bench.enqueue(1, tenant, limit_key, priority=priority)
             waiting += 1
             if tenant != b"full":
-                picks_left[task_id] = waiting * each
+                picks_left[task_id] = waiting * stride
         waiting -= pick(count) if count else 0
         if is_led_anew:
             bench.start()
@@ -395,7 +395,7 @@ def test_the_marks_follow_what_is_taken(bench: Bench) -> None:
     bench.enqueue(5, b"a")
     row = bench.kv.get(keys.subqueue(QUEUE, 4, b"a", b""))
     assert row is not None
-    assert Subqueue.decode(row).mark > bench.task(left).sequence
+    assert SubqueueRow.decode(row).mark > bench.task(left).sequence
 
 
 # --- what it costs ------------------------------------------------------------------------------------------------
@@ -417,15 +417,15 @@ def test_tenants_that_are_forgotten_do_not_wait_for_the_garbage_collector(
     gc.disable()
     try:
         assert len(bench.take_all(3)) == 400
-        held = sum(isinstance(each, subqueues.Tenant) for each in gc.get_objects())
+        held = sum(isinstance(item, subqueues.Tenant) for item in gc.get_objects())
     finally:
         gc.enable()
     assert held < 40
 
 
-def many_subqueues(count: int, each: int, *, share_percent: int = 10) -> Bench:
+def many_subqueues(count: int, tasks: int, *, share_percent: int = 10) -> Bench:
     bench = Bench(oldest_share_percent=share_percent)
-    for _ in range(each):
+    for _ in range(tasks):
         bench.enqueue_all([(b"t%06d" % number, b"") for number in range(count)])
     bench.start()
     return bench

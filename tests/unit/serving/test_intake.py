@@ -1,12 +1,15 @@
 """Bodies of calls are let in a few at a time, and only while there is room for their bytes."""
 
 import asyncio
+import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 import pytest
 
+from holdfast.common.loop import new_event_loop
 from holdfast.serving import intake as module
 from holdfast.serving.intake import Intake
 from holdfast.serving.refusals import RefusedError
@@ -155,12 +158,12 @@ async def test_a_slow_body_makes_room_only_for_those_who_wait(two_at_a_time: Int
 
 async def test_who_sends_nothing_holds_a_place_for_a_moment(two_at_a_time: Intake) -> None:
     """Hundreds of calls without a body, of a few connections; those who send theirs are served meanwhile."""
-    silent = [begin_other(two_at_a_time, Body(f"silent {at % 3}")) for at in range(WAITING_MAX)]
+    silent = [begin_other(two_at_a_time, Body(f"silent {index % 3}")) for index in range(WAITING_MAX)]
     await turn()
     for _ in range(10):
         async with asyncio.timeout(20 * MOMENT_S):
             assert await begin_other(two_at_a_time, arrived()) == b"body"
-        silent += [begin_other(two_at_a_time, Body(f"silent {at % 3}")) for at in range(3)]
+        silent += [begin_other(two_at_a_time, Body(f"silent {index % 3}")) for index in range(3)]
     for call in silent:
         call.cancel()
     await asyncio.wait(silent)
@@ -177,6 +180,33 @@ async def test_a_body_that_has_come_is_not_taken_for_missing(two_at_a_time: Inta
         asyncio.get_running_loop().call_soon(body.arrive)
     time.sleep(3 * MOMENT_S)  # noqa: ASYNC251 - that is what it is about
     assert await asyncio.gather(*calls) == [b"body"] * 4
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_body_that_is_in_the_socket_is_not_taken_for_missing(
+    two_at_a_time: Intake, make_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Each loop has an order of its own of timers, network and what is ready."""
+
+    async def stand_still() -> None:
+        loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
+        bodies = [Body() for _ in range(4)]
+
+        def arrive() -> None:
+            loop.remove_reader(ours)
+            for body in bodies:
+                body.arrive()
+
+        with ours, theirs:
+            loop.add_reader(ours, arrive)
+            calls = [begin_other(two_at_a_time, body) for body in bodies]
+            await turn()
+            theirs.send(b"bodies")
+            time.sleep(3 * MOMENT_S)  # noqa: ASYNC251 - that is what it is about
+            assert await asyncio.gather(*calls) == [b"body"] * 4
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(stand_still())
 
 
 async def test_connections_take_turns(two_at_a_time: Intake) -> None:
@@ -219,14 +249,14 @@ async def test_a_silent_connection_loses_the_place_for_slow_ones_to_one_that_is_
     await ended(more[:2])  # and keeps it
     slow.arrive()
     assert await call == b"body"
-    for each in (*silent, *more):
-        each.cancel()
+    for item in (*silent, *more):
+        item.cancel()
 
 
 async def test_a_place_for_slow_ones_is_not_for_ever(two_at_a_time: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLOW_SECONDS", MOMENT_S)
     slow = begin_other(two_at_a_time, Body("slow"))
-    others = [begin_other(two_at_a_time, Body(f"other {at}")) for at in range(WAITING_MAX)]
+    others = [begin_other(two_at_a_time, Body(f"other {index}")) for index in range(WAITING_MAX)]
     assert await ended([slow]) == ["OVERLOADED"]
     for call in others:
         call.cancel()

@@ -162,7 +162,7 @@ SINGLE = [(method, path) for method, path in REPEATED if any(not field.is_repeat
 @pytest.mark.parametrize(("method", "path"), SINGLE, ids=[f"{method}-{name_of(path)}" for method, path in SINGLE])
 def test_what_is_there_once_is_not_merged_of_many(method: str, path: tuple[Any, ...]) -> None:
     """Each part has no more than allowed, and together they have as much as anybody likes."""
-    at = next(at for at, field in enumerate(path) if not field.is_repeated)
+    at = next(index for index, field in enumerate(path) if not field.is_repeated)
     unknown = wrapped(200, bytes(8000))  # so that somebody looks
     many = wrapped(path[at].number, body_of(path[at + 1 :], 60) + unknown) * 50
     for field in reversed(path[:at]):

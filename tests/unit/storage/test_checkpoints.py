@@ -18,7 +18,7 @@ ENTRY_BYTES = 4000
 LOG_BYTES_MAX = KEEP_BYTES + 2 * SEGMENT_BYTES
 
 
-class Kept:
+class CheckpointSource:
     """A replica of a group whose rounds are durable at once, and its state in one."""
 
     def __init__(self, number: int) -> None:
@@ -39,14 +39,14 @@ class Kept:
 class Node:
     def __init__(self) -> None:
         self.log = NodeLog.open(FakeDisk(random.Random(0)), segment_bytes=SEGMENT_BYTES)
-        self.idle, self.busy = Kept(0), Kept(1)
+        self.idle, self.busy = CheckpointSource(0), CheckpointSource(1)
         self.now_s = 0.0
         self.checkpointer = Checkpointer(
             self.log, lambda: [self.idle, self.busy], log_bytes_max=FLUSH_BYTES, age_seconds_max=1e9,
             keep_bytes=KEEP_BYTES, run_blocking=_at_once, monotonic=lambda: self.now_s,
         )  # fmt: skip
 
-    def write(self, kept: Kept, size_bytes: int = 10) -> None:
+    def write(self, kept: CheckpointSource, size_bytes: int = 10) -> None:
         kept.applied_index += 1
         self.log.stage_entry(kept.number, kept.applied_index, 1, bytes(size_bytes))
         flush = self.log.begin_flush()
@@ -131,7 +131,7 @@ async def test_what_nobody_writes_to_any_more_is_flushed_before_it_is_old(
 
 async def test_what_was_flushed_of_another_state_does_not_count(node: Node) -> None:
     node.idle.is_alone = True
-    before, node.idle.state = node.idle.state, Kept(0)  # a snapshot came
+    before, node.idle.state = node.idle.state, CheckpointSource(0)  # a snapshot came
     await node.checkpointer.flush(node.idle)
     assert node.idle.durable_base_index == 1
     node.write(node.idle)

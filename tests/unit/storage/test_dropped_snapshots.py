@@ -11,7 +11,7 @@ from holdfast.machine import entries
 from holdfast.machine.machine import Machine
 from holdfast.raft.codec import configuration_entry, encode
 from holdfast.raft.library import Timing
-from holdfast.raft.messages import Append, Configuration, Kind, LogEntry
+from holdfast.raft.messages import Append, Configuration, EntryKind, LogEntry
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.disk_guard import DiskGuard
@@ -20,6 +20,7 @@ from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
 from tests.simulation.lone_replica import LoneHost
+from tests.simulation.syncs import beside
 from tests.simulation.world import VolatileKV
 from tests.unit.machine.machine_shard import START_MS, new_task
 from tests.unit.replica.small_shard import StillTime
@@ -34,7 +35,7 @@ APPLIED, IN_SNAPSHOT = 20, 100
 def _entry(index: int) -> LogEntry:
     if index == 1:
         return configuration_entry(1, 1, MEMBERS)
-    return LogEntry(index, 1, Kind.REGULAR, entries.encode(entries.Enqueue(START_MS + index, [new_task()])))
+    return LogEntry(index, 1, EntryKind.REGULAR, entries.encode(entries.Enqueue(START_MS + index, [new_task()])))
 
 
 ENTRIES = [_entry(index) for index in range(1, IN_SNAPSHOT + 1)]
@@ -52,7 +53,7 @@ class Follower:
         self.is_full = False
         self.frames = 0
         guard = DiskGuard(self.disk.free_bytes, 0)
-        self.commit_loop = CommitLoop(self.log, Metrics(), run_blocking=self._sync, on_disk_full=guard.found_full)
+        self.commit_loop = CommitLoop(self.log, Metrics(), begin_sync=beside(self._sync), disk=guard)
         journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
         machine = recover_shard(journal, self.log, self.kv, SHARD)
 
@@ -84,7 +85,7 @@ class Follower:
         kv = VolatileKV()
         machine = Machine(kv)
         for entry in ENTRIES:
-            if entry.kind == Kind.REGULAR:
+            if entry.kind == EntryKind.REGULAR:
                 machine.apply(entry.index, entry.term, entries.decode(entry.command))
             else:
                 machine.pass_over(entry.index, entry.term)

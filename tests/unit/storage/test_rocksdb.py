@@ -219,7 +219,7 @@ def test_many_states_share_one_cache_and_one_budget(tmp_path: Path) -> None:
     states = [RocksState(tmp_path / str(number), memory=memory) for number in range(64)]
     for state in states:
         state.write({key(0): b"a little"})
-    assert memory.unflushed_bytes < budget_bytes / 4, "a shard that is hardly used takes hardly any of it"
+    assert memory.write_buffers.get_usage() < budget_bytes / 4, "a shard that is hardly used takes hardly any of it"
     for state in states:
         state.write({key(number): bytes(100) for number in range(ROWS)})
     while not list(tmp_path.glob("*/*.sst")):  # what all wrote together was too much: RocksDB flushes, in its threads
@@ -227,7 +227,7 @@ def test_many_states_share_one_cache_and_one_budget(tmp_path: Path) -> None:
     for state in states:
         state.flush()
         assert len(state.scan(key(0), key(ROWS), ROWS)) == ROWS
-    assert 0 < memory.cached_bytes <= 3 << 20
+    assert 0 < memory.block_cache.get_usage() <= 3 << 20
     for state in states:
         state.close()
 

@@ -235,7 +235,6 @@ def test_more_than_can_wait_is_dropped() -> None:
         pieces = [chunk(1, start, TABLE[start : start + 100]) for start in range(0, 1000, 100)]
         said = await stage.hear(*pieces)
         assert said[-1] == wants(1, 400)
-        assert stage.receiver.dropped_count == 6
 
     virtual_time.run(main, 0)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from holdfast.routing.leaders import KnownLeader
-from holdfast.transport.channels import CallFailedError, Metadata, Outgoing
+from holdfast.transport.channels import CallFailedError, Metadata, OutgoingCall
 from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
 from holdfast.transport.memory import MemoryNetwork
 from holdfast.transport.sending import Call, Sender
@@ -17,7 +17,7 @@ class Leader(KnownLeader):
         return ("a", "b")
 
     def pick(self, _now_s: float, avoid: Collection[str] = ()) -> str | None:
-        return next((each for each in self.candidates() if each not in avoid), None)
+        return next((candidate for candidate in self.candidates() if candidate not in avoid), None)
 
 
 class Twice(Call):
@@ -30,7 +30,7 @@ class Twice(Call):
         self.timeout_s = 10.0
         self.noted: list[str] = []
 
-    async def begin(self, _patience: Patience) -> Outgoing:
+    async def begin(self, _patience: Patience) -> OutgoingCall:
         return self._network.call(self.address, "/s/M", b"q", None, self.timeout_s)
 
     def may_repeat(self) -> bool:
@@ -56,7 +56,7 @@ class Others:
     async def who_leads(self, _addresses: Sequence[str], _shard: int | None, _timeout_s: float) -> tuple[str, int]:
         return ("b", 1)
 
-    async def looks_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
+    async def waits_for_leader(self, _address: str, _shard: int | None, _timeout_s: float) -> bool:
         return False
 
 

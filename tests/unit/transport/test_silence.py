@@ -31,7 +31,7 @@ class Stage:
         self.asked.append(tuple(addresses))
         return self.says
 
-    async def looks_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
+    async def waits_for_leader(self, address: str, shard: int | None, timeout_s: float) -> bool:
         return address in self.looks_at
 
     async def call(

@@ -319,8 +319,8 @@ def test_what_replaced_an_entry_is_checked_against_its_own_record() -> None:
     assert flush is not None
     flush.run()
     flush.done()
-    for each in (log, reopen(disk)):
-        assert [(entry.term, entry.payload) for entry in each.entries(1, 1)] == [(2, b"another"), (2, b"one more")]
+    for item in (log, reopen(disk)):
+        assert [(entry.term, entry.payload) for entry in item.entries(1, 1)] == [(2, b"another"), (2, b"one more")]
 
 
 def test_a_copy_of_the_log_as_a_payload_is_no_part_of_the_log() -> None:

@@ -40,7 +40,7 @@ def test_the_first_end_is_the_only_one_and_there_is_none_after_the_handlers() ->
     time_out(lost)
     reported.phase = Phase.REPORTING
     time_out(reported)
-    assert [(each.timed_out, each.lease_lost) for each in (late, lost, reported)] == [
+    assert [(item.timed_out, item.lease_lost) for item in (late, lost, reported)] == [
         (True, False), (False, True), (False, False)
     ]  # fmt: skip
 
@@ -48,8 +48,8 @@ def test_the_first_end_is_the_only_one_and_there_is_none_after_the_handlers() ->
 async def test_no_timer_outlives_its_job_or_its_deadline() -> None:
     deadlines = Deadlines(now_s=lambda: 109.99)
     passes, ends, moves = job(), job(), job()
-    for each in (passes, ends, moves):
-        deadlines.watch(each)
+    for item in (passes, ends, moves):
+        deadlines.watch(item)
     deadlines.forget(ends)
     moves.deadline_s = 10_000.0
     deadlines.watch(moves)

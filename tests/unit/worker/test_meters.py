@@ -11,7 +11,9 @@ def samples(meter: Meter, **info: str) -> dict[tuple[str, frozenset[tuple[str, s
     families = list(text_string_to_metric_families(meter.text(NOW, info)))
     assert all(family.documentation for family in families)
     return {
-        (sample.name, frozenset(sample.labels.items())): sample.value for each in families for sample in each.samples
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
     }
 
 
@@ -45,7 +47,7 @@ def test_what_happened_is_counted_by_type_and_outcome() -> None:
     assert value(found, "tasks_total", type=OTHER_TYPES, outcome="failed") == 2, "their number is bounded"
     assert value(found, "leases_lost_total") == 2
     assert value(found, "tasks_claimed_total") == 3
-    assert [value(found, "polls_total", result=each) for each in ("tasks", "empty", "failed")] == [1, 1, 1]
+    assert [value(found, "polls_total", result=item) for item in ("tasks", "empty", "failed")] == [1, 1, 1]
     assert value(found, "outages_total", call="claim tasks") == 1
 
 

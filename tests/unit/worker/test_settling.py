@@ -291,10 +291,10 @@ async def test_a_silent_shard_holds_up_only_its_own_reports(monkeypatch: pytest.
     silent = [job_of_shard(7, number) for number in range(3)]
     others = [job_of_shard(shard, number) for number in range(10, 20) for shard in (1, 2)]
     try:
-        for each in (*silent, *others):
-            settler.put(each, Succeeded())
+        for item in (*silent, *others):
+            settler.put(item, Succeeded())
         await answers.wait_for(20)
-        assert answers.by_task.keys() == {each.claim.task_id for each in others}
+        assert answers.by_task.keys() == {other.claim.task_id for other in others}
         assert [len(items) for items in calls.acks] == [3, 10, 10], "one call for each shard"
         async with asyncio.timeout(20):
             while late[-1:] != [3]:

@@ -21,7 +21,7 @@ from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.successors import answers, caught_up
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.library import CANDIDATE, LEADER
-from holdfast.raft.messages import NO_CONFIGURATION, Kind
+from holdfast.raft.messages import NO_CONFIGURATION, EntryKind
 from holdfast.serving.refusals import change_refused, overloaded, probe_not_found
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.wal.node_log import NodeLog
@@ -140,7 +140,7 @@ class Admin:
 
     async def _write_probe(self, shard: int, replica: Replica) -> int:
         index, term = await self._host.in_round(
-            replica, lambda: (replica.raft.propose(b"", Kind.PROBE), replica.raft.term)
+            replica, lambda: (replica.raft.propose(b"", EntryKind.PROBE), replica.raft.term)
         )
         if index is None:
             raise self._host.redirect(shard)

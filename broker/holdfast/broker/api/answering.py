@@ -35,11 +35,11 @@ class Answering:
         """The valid items, and the refusals of the others by their place in the request's `field`."""
         valid: list[Valid] = []
         refused: dict[int, RefusedError] = {}
-        for at, item in enumerate(items):
+        for index, item in enumerate(items):
             try:
                 valid.append(check(item))
             except RefusedError as error:
-                refused[at] = error.within(f"{field}[{at}]")
+                refused[index] = error.within(f"{field}[{index}]")
         return valid, refused
 
     def validate_ids(self, texts: Sequence[str]) -> tuple[list[bytes], dict[int, RefusedError]]:
@@ -82,8 +82,8 @@ def in_order(
 ) -> Iterator[tuple[int, Outcome | None]]:
     """The outcome of each item of a request, None for those that were refused before they were proposed."""
     applied = iter(outcomes)
-    for at in range(count):
-        yield at, None if at in refused else next(applied)
+    for index in range(count):
+        yield index, None if index in refused else next(applied)
 
 
 def succeeded(outcomes: Sequence[Outcome]) -> int:

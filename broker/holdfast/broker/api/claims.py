@@ -10,35 +10,37 @@ from holdfast.machine.run_rows import envelope_of
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 # A claim, what its tasks share, and their payloads; None: it is one task, and this is its envelope.
-Told = tuple[Claimed, bytes, list[bytes] | None]
+ClaimDetails = tuple[Claimed, bytes, list[bytes] | None]
 
 
-def read_claims(reader: Reader, claims: Sequence[Claimed]) -> list[Told]:
+def read_claims(reader: Reader, claims: Sequence[Claimed]) -> list[ClaimDetails]:
     """Without those of tasks that finished meanwhile."""
     envelopes = iter(reader.envelopes([claim.task_id for claim in claims if claim.tasks == 1]))
-    told: list[Told] = []
+    details: list[ClaimDetails] = []
     for claim in claims:
         if claim.tasks == 1:
             envelope = next(envelopes)
             if envelope is not None:
-                told.append((claim, envelope, None))
+                details.append((claim, envelope, None))
         elif (found := reader.run_slice(claim.task_id, claim.tasks)) is not None:
-            told.append((claim, *found))
+            details.append((claim, *found))
         else:  # none of them is in the run any more
-            told += read_claims(reader, single_claims(claim))
-    return told
+            details += read_claims(reader, single_claims(claim))
+    return details
 
 
 def single_claims(claim: Claimed) -> list[Claimed]:
     """One for each task of a slice."""
     return [
-        claim._replace(task_id=later_task_id(claim.task_id, at), token=later_token(claim.token, at), tasks=1)
-        for at in range(claim.tasks)
+        claim._replace(task_id=later_task_id(claim.task_id, index), token=later_token(claim.token, index), tasks=1)
+        for index in range(claim.tasks)
     ]
 
 
-def fill_claims(response: pb.ReserveResponse, told: Sequence[Told], now_ms: int, *, takes_runs: bool) -> None:
-    for claim, envelope, payloads in told:
+def fill_claims(
+    response: pb.ReserveResponse, details: Sequence[ClaimDetails], now_ms: int, *, takes_runs: bool
+) -> None:
+    for claim, envelope, payloads in details:
         if takes_runs:
             _fill_run(response.runs.add(), claim, envelope, payloads, now_ms)
         elif payloads is None:

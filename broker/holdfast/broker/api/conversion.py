@@ -106,9 +106,9 @@ def receive_request(
         source_incarnation=incarnation,
         first_sequence=first_sequence,
     )
-    for posted in messages:
-        message = request.messages.add(run_at_ms=posted.run_at_ms)
-        message.task.ParseFromString(posted.envelope)
+    for outgoing in messages:
+        message = request.messages.add(run_at_ms=outgoing.run_at_ms)
+        message.task.ParseFromString(outgoing.envelope)
     return request
 
 

@@ -45,15 +45,15 @@ class DeadLetterService:
         response = pb.ListDeadLettersResponse()
         now_ms = self._shard.now_ms()
         size = 0
-        for at, place in enumerate(places):
-            if at % LETTERS_PER_SLICE == LETTERS_PER_SLICE - 1:
+        for index, place in enumerate(places):
+            if index % LETTERS_PER_SLICE == LETTERS_PER_SLICE - 1:
                 await asyncio.sleep(0)
             task = self._shard.reader.task(place[8:], now_ms)
             if task is not None and _fits(task, wanted):
                 response.tasks.append(task_message(task, with_payload=False))
             if task is not None:
                 size += task.size_bytes  # what was read counts, not only what is sent
-            is_last = at == len(places) - 1
+            is_last = index == len(places) - 1
             if (is_last and more) or (not is_last and (len(response.tasks) == limit or size > PAGE_BYTES_MAX)):
                 response.next_page_token = f"{place.hex()}-{end_ms}"
                 break
@@ -90,10 +90,10 @@ class DeadLetterService:
         await self._shard.read_barrier()
         found, more = self._shard.reader.discards(after, SCANNED_MAX)
         response = pb.ListDiscardsResponse()
-        for at, (place, discard) in enumerate(found):
+        for index, (place, discard) in enumerate(found):
             if not queue or discard.queue == queue:
                 response.discards.append(discard_message(place, discard))
-            is_last = at == len(found) - 1
+            is_last = index == len(found) - 1
             if (is_last and more) or (not is_last and len(response.discards) == limit):
                 response.next_page_token = place.hex()
                 break
@@ -107,12 +107,12 @@ class DeadLetterService:
     ) -> None:
         task_ids, refused = self._answering.validate_ids(texts)
         outcomes = await self._shard.submit(make_entry(self._shard.now_ms(), task_ids)) if task_ids else []
-        for at, outcome in in_order(len(texts), outcomes, refused):
+        for index, outcome in in_order(len(texts), outcomes, refused):
             answer = add()
             if isinstance(outcome, Moved):
                 answer.done.SetInParent()
             else:
-                self._answering.reject(answer, outcome, refused.get(at))
+                self._answering.reject(answer, outcome, refused.get(index))
 
 
 def _fits(task: TaskView, wanted: pb.DeadLetterFilter) -> bool:

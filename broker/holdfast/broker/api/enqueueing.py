@@ -75,13 +75,13 @@ class Enqueueing:
         self, response: pb.EnqueueResponse, count: int, outcomes: Sequence[Outcome], refused: dict[int, RefusedError]
     ) -> None:
         duplicates = 0
-        for at, outcome in in_order(count, outcomes, refused):
+        for index, outcome in in_order(count, outcomes, refused):
             item = response.outcomes.add()
             if isinstance(outcome, Accepted):
                 fill_accepted(item.accepted, outcome)
                 duplicates += outcome.duplicate
             else:
-                self._answering.reject(item, outcome, refused.get(at), f"tasks[{at}]")
+                self._answering.reject(item, outcome, refused.get(index), f"tasks[{index}]")
         self._metrics.tasks_enqueued.inc(succeeded(outcomes) - duplicates)
         self._metrics.duplicates.inc(duplicates)
 
@@ -92,14 +92,14 @@ class Enqueueing:
         checked: Iterator[tuple[CheckedRun, Outcome | None]],
         refused: dict[int, RefusedError],
     ) -> None:
-        for at, count in enumerate(counts):
+        for index, count in enumerate(counts):
             answer = response.runs.add()
-            if at in refused:
-                self._answering.reject(answer, None, refused[at], tasks=count)
+            if index in refused:
+                self._answering.reject(answer, None, refused[index], tasks=count)
                 continue
             run, outcome = next(checked)
             for place, error in run.refused.items():
-                self._answering.reject(answer.refused.add(at=place), None, error.within(f"runs[{at}]"))
+                self._answering.reject(answer.refused.add(at=place), None, error.within(f"runs[{index}]"))
             if isinstance(outcome, AcceptedRun):
                 answer.first_task_id, answer.duplicate = format_task_id(outcome.task_id), outcome.duplicate
                 counter = self._metrics.duplicates if outcome.duplicate else self._metrics.tasks_enqueued

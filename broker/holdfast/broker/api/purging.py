@@ -12,7 +12,7 @@ from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, Cancel
 from holdfast.machine.ids import later_task_id, task_id_time_ms
 from holdfast.machine.outcomes import Moved
-from holdfast.machine.ready_rows import Subqueue, split_ready_row
+from holdfast.machine.ready_rows import SubqueueRow, split_ready_row
 from holdfast.machine.rows import CANCELLED
 from holdfast.proto.v1 import queues_pb2 as pb
 
@@ -69,7 +69,7 @@ class Purging:
             first_id, _, count = split_ready_row(row)
             if len(found) + count > ENTRY_ITEMS_MAX:
                 return found, last
-            found += [later_task_id(first_id, at) for at in range(count)] if count > 1 else [first_id]
+            found += [later_task_id(first_id, index) for index in range(count)] if count > 1 else [first_id]
             last = key[len(prefix) :]
         return found, last if len(rows) == ENTRY_ITEMS_MAX else b""
 
@@ -81,7 +81,7 @@ class Purging:
         found: list[bytes] = []
         last = b""
         for key, row in rows:
-            places = Subqueue.decode(row).places()
+            places = SubqueueRow.decode(row).places()
             if len(found) + len(places) > ENTRY_ITEMS_MAX:
                 return found, last
             found += [task_id for _, task_id, *_ in places]

@@ -36,10 +36,10 @@ class QueueService:
         self._validator.queues(len(request.queues))
         await self._shard.read_barrier()
         response = pb.QueueStatsResponse()
-        for at, name in enumerate(request.queues):
+        for index, name in enumerate(request.queues):
             item = response.outcomes.add()
             try:
-                queue = self._validator.queue(name, f"queues[{at}]")
+                queue = self._validator.queue(name, f"queues[{index}]")
                 counters = self._shard.queue(queue)
                 if counters is None:
                     raise RefusedError(QUEUE_NOT_FOUND, f"Expected a queue named {name}, but it was never used.")
@@ -56,8 +56,8 @@ class QueueService:
         await self._shard.read_barrier()
         queues, more = self._shard.reader.queues(after, limit)
         response = pb.ListQueuesResponse(next_page_token=queues[-1][0].decode() if more else "")
-        for at, (name, counters) in enumerate(queues):
-            if at and at % QUEUES_PER_SLICE == 0:
+        for index, (name, counters) in enumerate(queues):
+            if index and index % QUEUES_PER_SLICE == 0:
                 await asyncio.sleep(0)
             self._fill_counts(response.queues.add(), name, counters)
         return response

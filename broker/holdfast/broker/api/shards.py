@@ -106,8 +106,8 @@ class ShardService:
         response = pb.DescribeNodeResponse(
             name=node.name, node_id=node.node_id, version=node.version, is_stopping=node.is_stopping
         )
-        for each in node.nodes:
-            response.nodes.add(name=each.name, address=each.address)
+        for info in node.nodes:
+            response.nodes.add(name=info.name, address=info.address)
         for replica in node.replicas:
             _fill_replica(response.replicas.add(), replica)
         return response

@@ -24,7 +24,7 @@ from holdfast.broker.leader.result_waiters import ENDS
 from holdfast.broker.leader.suspects import RunDry
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.envelopes import brief_error, retry_of
-from holdfast.broker.policy.policies import EffectivePolicy, Kept, Policies, default_policy
+from holdfast.broker.policy.policies import EffectivePolicy, Policies, RetentionPart, default_policy
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import rejections
 from holdfast.machine.entries import (
@@ -138,12 +138,12 @@ class TaskService:
             task_ids, tasks, lambda keep_ms, _dead_ms, chosen: Cancel(now_ms, keep_ms, chosen)
         )  # fmt: skip
         response = pb.CancelResponse()
-        for at, outcome in in_order(len(request.task_ids), outcomes, refused):
+        for index, outcome in in_order(len(request.task_ids), outcomes, refused):
             item = response.outcomes.add()
             if isinstance(outcome, Moved):
                 item.cancelled.state = wire_state(outcome.state)
             else:
-                self._answering.reject(item, outcome, refused.get(at))
+                self._answering.reject(item, outcome, refused.get(index))
         self._metrics.tasks_cancelled.inc(succeeded(outcomes))
         return response
 
@@ -155,12 +155,12 @@ class TaskService:
         )
         outcomes = await self._submit(UpdateTasks(now_ms, items), items)
         response = pb.UpdateTasksResponse()
-        for at, outcome in in_order(len(request.items), outcomes, refused):
+        for index, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
             if isinstance(outcome, Moved):
                 answer.updated.state = wire_state(outcome.state)
             else:
-                self._answering.reject(answer, outcome, refused.get(at))
+                self._answering.reject(answer, outcome, refused.get(index))
         return response
 
     async def get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskResponse:
@@ -174,11 +174,11 @@ class TaskService:
         reports = self._shard.reader.reports(self._config.batch_bytes_max)
         now_ms = self._shard.now_ms()
         response = pb.WaitTasksResponse()
-        for at in range(len(request.task_ids)):
+        for index in range(len(request.task_ids)):
             answer = response.outcomes.add()
-            task_id, task = next(found) if at not in refused else (b"", None)
+            task_id, task = next(found) if index not in refused else (b"", None)
             if task is None:
-                self._answering.reject(answer, rejections.task_not_found(), refused.get(at))
+                self._answering.reject(answer, rejections.task_not_found(), refused.get(index))
                 continue
             report, omitted = reports.read(task_id)
             view = TaskView.make(task_id, task, now_ms, report=report)
@@ -203,10 +203,10 @@ class TaskService:
             return pb.ReserveResponse(run_dry_ms=claims.wait_ms)
         if not claims:
             return pb.ReserveResponse()
-        told = read_claims(self._shard.reader, claims)
+        details = read_claims(self._shard.reader, claims)
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
         response = pb.ReserveResponse(waited_ms=waited_ms)
-        fill_claims(response, told, now_ms, takes_runs=request.takes_runs)
+        fill_claims(response, details, now_ms, takes_runs=request.takes_runs)
         self._metrics.tasks_claimed.inc(sum(claim.tasks for claim in claims))
         return response
 
@@ -217,7 +217,7 @@ class TaskService:
         return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks, suspects=suspects)
 
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
-        ranged = sum(max(1, each.count) for each in request.ranges)
+        ranged = sum(max(1, claim_range.count) for claim_range in request.ranges)
         self._validator.batch(len(request.items) + ranged, "ranges" if ranged else "items")
         self._validator.all_follow_ups(request.items)
         now_ms = self._shard.now_ms()
@@ -239,7 +239,7 @@ class TaskService:
         range_parts = self._range_parts(ranges, now_ms)
         outcomes, of_ranges = await self._submit_parts(parts, range_parts)
         response = pb.AckResponse()
-        for at, outcome in in_order(len(request.items), outcomes, refused):
+        for index, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
             if isinstance(outcome, Acked):
                 answer.acked.SetInParent()
@@ -247,9 +247,9 @@ class TaskService:
                     fill_follow_up(answer.acked.follow_ups.add(), accepted)
             else:
                 follow_up = outcome.place if isinstance(outcome, Rejection) else 0
-                self._answering.reject(answer, outcome, refused.get(at), f"items[{at}].follow_ups[{follow_up}]")
+                self._answering.reject(answer, outcome, refused.get(index), f"items[{index}].follow_ups[{follow_up}]")
         self._metrics.tasks_acked.inc(succeeded(outcomes))
-        self._fill_ranges(response, [each.count for each in request.ranges], of_ranges, refused_ranges)
+        self._fill_ranges(response, [claim_range.count for claim_range in request.ranges], of_ranges, refused_ranges)
         return response
 
     def _range_parts(self, ranges: list[AckRange], now_ms: int) -> list[_Part]:
@@ -258,7 +258,9 @@ class TaskService:
         tasks = self._heard_of(ranges)
         if self._shard.policies is not None:
             # One that reaches into another queue is kept as long as the one of them that keeps longer says.
-            last = self._shard.executions([later_task_id(each.task_id, each.tasks - 1) for each in ranges])
+            last = self._shard.executions(
+                [later_task_id(claim_range.task_id, claim_range.tasks - 1) for claim_range in ranges]
+            )
             tasks = [max(pair, key=self._keeps_ms) for pair in zip(tasks, last, strict=True)]
         return self._parts(ranges, tasks, lambda keep_ms, _dead_ms, chosen: AckRanges(now_ms, keep_ms, chosen))
 
@@ -268,27 +270,27 @@ class TaskService:
     def _fill_ranges(
         self, response: pb.AckResponse, counts: list[int], outcomes: list[Outcome], refused: dict[int, RefusedError]
     ) -> None:
-        for at, outcome in in_order(len(counts), outcomes, refused):
+        for index, outcome in in_order(len(counts), outcomes, refused):
             answer = response.ranges.add()
             if not isinstance(outcome, AckedRange):
-                self._answering.reject(answer, outcome, refused.get(at), tasks=max(1, counts[at]))
+                self._answering.reject(answer, outcome, refused.get(index), tasks=max(1, counts[index]))
                 continue
             for place, rejection in outcome.refused:
                 self._answering.reject(answer.refused.add(at=place), rejection, None)
-            self._metrics.tasks_acked.inc(counts[at] - len(outcome.refused))
+            self._metrics.tasks_acked.inc(counts[index] - len(outcome.refused))
 
     def _ack_item(self, item: pb.AckItem, now_ms: int, policies: Policies | None) -> AckItem:
         task_id, token = self._answering.claim_ref(item.claim)
         result = self._validator.result(item.result) if item.HasField("result") else None
         follow_ups = self._validator.follow_ups(item, now_ms, policies) if item.follow_ups else ()
         remote_follow_ups: list[RemoteFollowUp] = []
-        for at, new in enumerate(follow_ups):
+        for index, new in enumerate(follow_ups):
             destination = self._shard.elsewhere(new)
             if destination is not None:
-                remote_follow_ups.append(RemoteFollowUp(at, destination, new.run_at_ms, new.envelope))
+                remote_follow_ups.append(RemoteFollowUp(index, destination, new.run_at_ms, new.envelope))
         if remote_follow_ups:
             away = {remote.place for remote in remote_follow_ups}
-            follow_ups = tuple(new for at, new in enumerate(follow_ups) if at not in away)
+            follow_ups = tuple(new for position, new in enumerate(follow_ups) if position not in away)
         return AckItem(task_id, token, result, follow_ups, tuple(remote_follow_ups))
 
     async def fail(self, request: pb.FailRequest) -> pb.FailResponse:
@@ -304,14 +306,14 @@ class TaskService:
         )
         response = pb.FailResponse()
         dead = 0
-        for at, outcome in in_order(len(request.items), outcomes, refused):
+        for index, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
             if isinstance(outcome, Failed):
                 answer.failed.state = wire_state(outcome.state)
                 answer.failed.retry_at_ms = outcome.retry_at_ms
                 dead += outcome.state == DEAD
             else:
-                self._answering.reject(answer, outcome, refused.get(at))
+                self._answering.reject(answer, outcome, refused.get(index))
         self._metrics.tasks_failed.inc(succeeded(outcomes))
         self._metrics.tasks_dead.inc(dead)
         return response
@@ -350,9 +352,9 @@ class TaskService:
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
         asked = iter(items)
         response = pb.ExtendResponse()
-        for at, outcome in in_order(len(request.items), outcomes, refused):
+        for index, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
-            item = None if at in refused else next(asked)
+            item = None if index in refused else next(asked)
             if isinstance(outcome, Extended) and item is not None:
                 answer.extended.lease_ms = max(0, outcome.expiry_ms - now_ms)
                 answer.extended.waited_ms = waited_ms
@@ -360,7 +362,7 @@ class TaskService:
                 answer.extended.cancel_requested = outcome.cancel_requested
                 answer.extended.draining = self._shard.is_draining
             else:
-                self._answering.reject(answer, outcome, refused.get(at))
+                self._answering.reject(answer, outcome, refused.get(index))
         return response
 
     def _extend_item(self, item: pb.ExtendItem, now_ms: int) -> ExtendItem:
@@ -381,12 +383,12 @@ class TaskService:
 
         outcomes = await self._submit_kept(items, self._heard_of(items), make_entry)
         response = pb.ReleaseResponse()
-        for at, outcome in in_order(len(request.claims), outcomes, refused):
+        for index, outcome in in_order(len(request.claims), outcomes, refused):
             answer = response.outcomes.add()
             if isinstance(outcome, Moved):
                 answer.released.state = wire_state(outcome.state)
             else:
-                self._answering.reject(answer, outcome, refused.get(at))
+                self._answering.reject(answer, outcome, refused.get(index))
         return response
 
     # --- other shards -----------------------------------------------------------------------------------------
@@ -411,19 +413,19 @@ class TaskService:
         """One entry as a rule: an entry says only once how long dead letters are kept, and queues may differ in it."""
         policies, default = self._shard.policies, self._default_policy
         entries: list[Receive] = []
-        for at, new in enumerate(new_tasks):
+        for index, new in enumerate(new_tasks):
             dead_ms = (default if policies is None else policies.of(new.queue)).dead_retention_ms
             if not entries or entries[-1].dead_keep_ms != dead_ms:
                 source = request.source_shard, request.source_incarnation
-                entries.append(Receive(now_ms, *source, request.first_sequence + at, dead_ms, []))
+                entries.append(Receive(now_ms, *source, request.first_sequence + index, dead_ms, []))
             entries[-1].tasks.append(new)
         return entries
 
     def _count_received(self, accepted: Sequence[Accepted]) -> None:
-        duplicates = sum(each.duplicate for each in accepted)
+        duplicates = sum(outcome.duplicate for outcome in accepted)
         self._metrics.tasks_enqueued.inc(len(accepted) - duplicates)
         self._metrics.duplicates.inc(duplicates)
-        self._metrics.tasks_dead.inc(sum(not each.duplicate and each.state == DEAD for each in accepted))
+        self._metrics.tasks_dead.inc(sum(not outcome.duplicate and outcome.state == DEAD for outcome in accepted))
 
     async def allocate(self, request: calls_pb.AllocateRequest) -> calls_pb.AllocateResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""
@@ -477,7 +479,7 @@ class TaskService:
             by_place: dict[int, Outcome] = {}
             for part in parts:
                 by_place.update(zip(part.places, next(applied), strict=True))
-            found.append([by_place[at] for at in range(len(by_place))])
+            found.append([by_place[index] for index in range(len(by_place))])
         return found
 
     def _parts(
@@ -493,14 +495,14 @@ class TaskService:
             return []
         policies, default = self._shard.policies, self._default_policy
         if policies is None:
-            groups = [Kept(default.finished_retention_ms, default.dead_retention_ms, [])]
+            groups = [RetentionPart(default.finished_retention_ms, default.dead_retention_ms, [])]
         else:
             groups = policies.kept(tasks)
         made = [tasks_made(item) for item in items] if tasks_made is not None else []
         if sum(made) > ENTRY_TASKS_MAX:
             all_items = range(len(items))
             groups = [
-                Kept(keep_ms, dead_ms, part)
+                RetentionPart(keep_ms, dead_ms, part)
                 for keep_ms, dead_ms, places in groups
                 for part in _by_tasks_made(places or all_items, made)
             ]
@@ -508,7 +510,7 @@ class TaskService:
             keep_ms, dead_ms, _ = groups[0]
             return [_Part(range(len(items)), make_entry(keep_ms, dead_ms, list(items)))]
         return [
-            _Part(places, make_entry(keep_ms, dead_ms, [items[at] for at in places]))
+            _Part(places, make_entry(keep_ms, dead_ms, [items[index] for index in places]))
             for keep_ms, dead_ms, places in groups
         ]
 
@@ -521,10 +523,10 @@ def _by_tasks_made(places: Iterable[int], made: Sequence[int]) -> list[list[int]
     """The same places in parts, in order, each with few enough tasks made for an entry, or with one place."""
     parts: list[list[int]] = []
     room = 0
-    for at in places:
-        if not parts or made[at] > room:
+    for index in places:
+        if not parts or made[index] > room:
             parts.append([])
             room = ENTRY_TASKS_MAX
-        parts[-1].append(at)
-        room -= made[at]
+        parts[-1].append(index)
+        room -= made[index]
     return parts

@@ -74,10 +74,10 @@ def _held_only(request: pb.ReserveRequest) -> bool:
 def _refuse_conflicts(follow_ups: Sequence[NewTask]) -> None:
     """Of one ack, wherever they go: the shards that some are for do not see the others."""
     digests: dict[tuple[bytes, bytes], int] = {}
-    for at, new in enumerate(follow_ups):
+    for index, new in enumerate(follow_ups):
         if new.digest and digests.setdefault((new.queue, new.request_id), new.digest) != new.digest:
             conflict = request_id_conflict()
-            raise RefusedError(conflict.code, conflict.message, f"follow_ups[{at}].request_id")
+            raise RefusedError(conflict.code, conflict.message, f"follow_ups[{index}].request_id")
 
 
 def _at_the_right_door(
@@ -99,7 +99,7 @@ def _worker_name(name: str) -> bytes:
 
 def _one_of(state: queues_pb.WorkerState, field: str, states: Sequence[queues_pb.WorkerState]) -> queues_pb.WorkerState:
     if state not in states:
-        names = ", ".join(queues_pb.WorkerState.Name(each) for each in states)
+        names = ", ".join(queues_pb.WorkerState.Name(state) for state in states)
         raise RefusedError(INVALID_FIELD, f"Expected {{field}} to be one of {names}, but got {state}.", field)
     return state
 
@@ -177,7 +177,7 @@ class Validator(RunSpecs, PageTokens):
         fields.batch(len(request.queues) or 1, "queues", QUEUES_PER_RESERVE_MAX)
         state = _one_of(request.state, "state", WORKER_STATES)
         slots = fields.number(request.slots, "slots", 0, SLOTS_MAX)
-        queues = tuple(self.queue(name, f"queues[{at}]") for at, name in enumerate(request.queues))
+        queues = tuple(self.queue(name, f"queues[{index}]") for index, name in enumerate(request.queues))
         return Heartbeat(_worker_name(request.worker), state, slots, fields.text(request.version, "version"), queues)
 
     def worker_signal(self, request: queues_pb.SignalWorkerRequest) -> tuple[bytes, queues_pb.WorkerState]:
@@ -212,24 +212,24 @@ class Validator(RunSpecs, PageTokens):
         fields.number(request.source_incarnation, "source_incarnation", 0, INCARNATION_MAX)
         fields.number(request.first_sequence, "first_sequence", 1, SEQUENCE_MAX)
         new_tasks = []
-        for at, message in enumerate(request.messages):
+        for index, message in enumerate(request.messages):
             try:
                 new_tasks.append(self.received_task(message.task, now_ms, message.run_at_ms, policies))
             except RefusedError as error:
-                raise error.within(f"messages[{at}]") from None
+                raise error.within(f"messages[{index}]") from None
         return new_tasks
 
     def allocation_reports(self, request: calls_pb.AllocateRequest, cluster_id: str, shard: int) -> None:
         _at_the_right_door(request, cluster_id, shard)
         fields.batch(len(request.reports), "reports", MESSAGES_MAX)
         fields.number(request.source_shard, "source_shard", 0, SHARD_MAX)
-        for at, report in enumerate(request.reports):
-            self.queue(report.queue, f"reports[{at}].queue")
+        for index, report in enumerate(request.reports):
+            self.queue(report.queue, f"reports[{index}].queue")
             if report.what not in LIMITS and report.what != SETTINGS:
                 sentence = "Expected {field} to be concurrency, rate or settings."
-                raise RefusedError(INVALID_FIELD, sentence, f"reports[{at}].what")
+                raise RefusedError(INVALID_FIELD, sentence, f"reports[{index}].what")
             for name in ("holds", "uses", "demand", "number", "version"):
-                fields.number(getattr(report, name), f"reports[{at}].{name}", 0, NUMBER_MAX)
+                fields.number(getattr(report, name), f"reports[{index}].{name}", 0, NUMBER_MAX)
 
     # --- claims -----------------------------------------------------------------------------------------------
 
@@ -266,11 +266,11 @@ class Validator(RunSpecs, PageTokens):
         if len(item.follow_ups) > FOLLOW_UPS_MAX:
             fields.batch(len(item.follow_ups), "follow_ups", FOLLOW_UPS_MAX)
         new_tasks = []
-        for at, spec in enumerate(item.follow_ups):
+        for index, spec in enumerate(item.follow_ups):
             try:
                 new_tasks.append(self.new_task(spec, now_ms, policies))
             except RefusedError as error:
-                raise error.within(f"follow_ups[{at}]") from None
+                raise error.within(f"follow_ups[{index}]") from None
         if len(new_tasks) > 1:
             _refuse_conflicts(new_tasks)
         return tuple(new_tasks)
@@ -295,7 +295,7 @@ class Validator(RunSpecs, PageTokens):
 
     def _queues_to_claim_from(self, names: Sequence[str]) -> list[bytes]:
         fields.batch(len(names), "queues", QUEUES_PER_RESERVE_MAX)
-        return [self.queue(name, f"queues[{at}]") for at, name in enumerate(names)]
+        return [self.queue(name, f"queues[{index}]") for index, name in enumerate(names)]
 
     def await_tasks(self, request: pb.AwaitTasksRequest) -> AwaitWanted:
         return AwaitWanted(
@@ -343,7 +343,7 @@ class Validator(RunSpecs, PageTokens):
                 str(len(queues)),
             )
         by_queue: dict[bytes, int] = {}
-        for at, (queue, limit) in enumerate(zip(queues, limits, strict=True)):
-            if fields.number(limit, f"{field}[{at}]", 0, self._config.batch_tasks_max):
+        for index, (queue, limit) in enumerate(zip(queues, limits, strict=True)):
+            if fields.number(limit, f"{field}[{index}]", 0, self._config.batch_tasks_max):
                 by_queue[queue] = min(limit, by_queue.get(queue, limit))
         return by_queue

@@ -123,11 +123,13 @@ class MapClusterView:
 
     def settings_news(self, request: pb.SettingsNewsRequest) -> pb.SettingsNewsResponse:
         """Of queues that were changed together all are told, or none."""
-        at = self.map
+        cluster_map = self.map
         if not self.cluster_id or request.cluster_id != self.cluster_id:
             raise RefusedError(INVALID_FIELD, "Expected a call from a node of the same cluster.", "cluster_id")
         newer = sorted(
-            (version, name) for name in at.queues if (version := at.queue_version(name)) > request.after_version
+            (version, name)
+            for name in cluster_map.queues
+            if (version := cluster_map.queue_version(name)) > request.after_version
         )
         last = newer[:NEWS_QUEUES][-1][0] if newer else 0
         reported = [pb.QueueVersion(queue=name, version=version) for version, name in newer if version <= last]
@@ -144,7 +146,7 @@ class MapClusterView:
         record = self.map.shards.get(number)
         if record is None or record.group == group:
             return ""
-        return f"shard {number} was created anew, and this replica is of its former life"
+        return f"shard {number} was created anew, and this replica is of its former incarnation"
 
 
 class MapCopy:

@@ -84,17 +84,7 @@ class ClockEvidence:
         """Where the median of the voters' clocks lies; None in a group of one, or unless a majority was heard."""
         if len(voters) < 2:
             return None
-        return median_range(self._offsets_ms(voters, me), len(voters))
-
-    def median_wall_ms(self, voters: Sequence[str], me: str) -> float | None:
-        """The median of the voters' wall clocks at this moment; None unless a majority agrees on it.
-
-        Of two clocks in the middle the lower one counts: shard time that is late keeps every promise.
-        """
-        found = self.median_range(voters, me)
-        if found is None or not found.agreed:
-            return None
-        return found.low_ms + self._source.monotonic_ms()
+        return median_range(self.offsets_ms(voters, me), len(voters))
 
     def off_by_ms(self, voters: Sequence[str], me: str) -> float | None:
         """This node's wall clock minus the nearest value that the median can have; None without a majority.
@@ -107,7 +97,7 @@ class ClockEvidence:
         own_ms = self._source.wall_ms() - self._source.monotonic_ms()
         return own_ms - min(max(own_ms, found.low_ms), found.high_ms)
 
-    def _offsets_ms(self, voters: Sequence[str], me: str) -> list[float]:
+    def offsets_ms(self, voters: Sequence[str], me: str) -> list[float]:
         now_ms = self._source.monotonic_ms()
         offsets_ms = []
         for voter in voters:

@@ -60,12 +60,9 @@ class Leadership:
             watched_tasks_max=config.watched_tasks_max,
             calls_max=config.waiters_max,
         )
-        chores = proposer.submit_housekeeping
-        self.housekeeping = Timers(machine, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores)
-        self.marks = WatermarkManager(machine, clock.now_ms, chores, passed=self.reserver.pass_over)
-        self.schedules = ScheduleManager(
-            machine.reader, config, metrics, self.policies, now_ms=clock.now_ms, submit=chores
-        )
+        self.housekeeping = Timers(machine, config, metrics, self.policies, clock, proposer)
+        self.marks = WatermarkManager(machine, clock, proposer, passed=self.reserver.pass_over)
+        self.schedules = ScheduleManager(machine.reader, config, metrics, self.policies, clock, proposer)
         self.alerts = Alerts(machine, self.policies, now_ms=clock.now_ms, notifier=context.notifier)
         self.stats = Stats(machine, now_ms=clock.now_ms, on_sample=self.alerts.poll)
         self.claim_ages = ClaimAges(
@@ -116,7 +113,7 @@ class Leadership:
 
     def open(self) -> None:
         self.is_open = True
-        for part in self._parts():
+        for part in self.parts():
             part.start()
         self.alerts.poll()
 
@@ -154,23 +151,23 @@ class Leadership:
         self.has_ended = True
         self.reserver.dismiss(error)
         self.result_waiters.dismiss(error)
-        for part in self._parts():
+        for part in self.parts():
             part.cancel()
 
     async def stop(self) -> None:
-        for part in self._parts():
+        for part in self.parts():
             await part.stop()
 
     def failed(self) -> BaseException | None:
         """The error that ended a part of it, if one did: a bug that must stop the node."""
-        return next((error for part in self._parts() if (error := part.failed()) is not None), None)
+        return next((error for part in self.parts() if (error := part.failed()) is not None), None)
 
     def time_was_moved(self) -> None:
         """Shard time was moved: what was far away may be due."""
         self.housekeeping.time_was_moved()
         self.schedules.time_was_moved()
 
-    def _parts(self) -> Iterator[Service]:
+    def parts(self) -> Iterator[Service]:
         """What goes on by itself."""
         yield from (self.housekeeping, self.marks, self.schedules, self.stats, self.claim_ages)
         if self.relay is not None:

@@ -97,7 +97,7 @@ class OutboxRelay(Service):
 
     async def _carry(self, destination: int) -> None:
         """Delivers until nothing is left for this destination. Looking and leaving are one step of the event loop, so
-        nothing can be posted between them unseen."""
+        nothing can come into the outbox between them unseen."""
         failures = 0
         while True:
             # Fewer each time: one message always fits, whatever was wrong with the many.

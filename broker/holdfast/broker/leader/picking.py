@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from holdfast.broker.leader.suspects import (
     DryRuns,
     Hands,
-    Turns,
+    SuspectTurns,
     busy_line,
     is_busy_line,
     is_suspects_line,
@@ -38,7 +38,7 @@ class Picking:
         self._now_ms = now_ms
         self._claims_per_worker_max = claims_per_worker_max
         self._bytes_max = bytes_max
-        self._turns = Turns()
+        self._turns = SuspectTurns()
         self._dry_runs = DryRuns()
         self._coming: dict[bytes, int] = {}  # by worker: claims that are proposed and not yet applied
         self._coming_alone: set[bytes] = set()  # workers for which a suspect is on its way

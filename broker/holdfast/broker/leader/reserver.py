@@ -197,7 +197,7 @@ class Reserver:
     def _held_by_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """What the request has been given and still holds."""
         now_ms = self._clock.now_ms()
-        held = self._still_held(self._machine.claims_of_request(worker, request_id))
+        held = self.still_held(self._machine.claims_of_request(worker, request_id))
         held = [claim for claim in held if claim.expiry_ms > now_ms]
         if held:
             self._proposer.check_written()
@@ -336,7 +336,7 @@ class Reserver:
         queues = self._update_scheduler(effects, applied)
         if self._waiters:
             for line in self._picking.lines_of(queues):
-                self._serve_waiters(line)
+                self.serve_waiters(line)
         if self._ready_waiters:
             self._notify_ready_waiters(queues, applied)
 
@@ -347,7 +347,7 @@ class Reserver:
             entry = proposal.entry
             if isinstance(entry, Claim):
                 touched.update((picked.queue, None) for picked in proposal.picks)
-                if entry.request_id and not proposal.abandoned and self._still_held(outcomes):
+                if entry.request_id and not proposal.abandoned and self.still_held(outcomes):
                     self._ready_waiters.was_claimed(entry.worker, entry.request_id)
         self._ready_waiters.poll(self._picking.lines_of(touched))
 
@@ -356,7 +356,7 @@ class Reserver:
         if proposal.abandoned and not _is_repeat(proposal, outcomes):
             self._release_abandoned(outcomes)
             return outcomes
-        return [*self._still_held(outcomes)]
+        return [*self.still_held(outcomes)]
 
     def _update_scheduler(self, effects: Effects, applied: Applied) -> Iterable[bytes]:
         """Tells the scheduler what was applied; returns the queues in which tasks can be picked now."""
@@ -389,7 +389,7 @@ class Reserver:
             queues[queue] = None
         return queues
 
-    def _serve_waiters(self, line: bytes) -> None:
+    def serve_waiters(self, line: bytes) -> None:
         while (waiter := self._waiters.first(line)) is not None:
             if waiter.future.done():  # gave up or went away, and has not had its turn to say so
                 self._waiters.remove(waiter)
@@ -410,7 +410,7 @@ class Reserver:
     def serve_all_waiters(self) -> None:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
         for line in self._waiters.lines():
-            self._serve_waiters(line)
+            self.serve_waiters(line)
         self._ready_waiters.poll_all()
 
     def pass_over(self, marks: Iterable[Mark]) -> None:
@@ -426,7 +426,7 @@ class Reserver:
         """There may be more to claim in these queues than there was."""
         lines = self._picking.lines_of(queues)
         for line in lines:
-            self._serve_waiters(line)
+            self.serve_waiters(line)
         self._ready_waiters.poll(lines)
 
     def _poll_soon(self) -> None:
@@ -462,7 +462,7 @@ class Reserver:
 
     # --- callers that have gone -------------------------------------------------------------------------------
 
-    def _still_held(self, outcomes: Sequence[Outcome]) -> list[Claimed]:
+    def still_held(self, outcomes: Sequence[Outcome]) -> list[Claimed]:
         """The claims among them, without those on their way back because their first caller has gone. Of a slice all go
         back or none."""
         return [done for done in outcomes if isinstance(done, Claimed) and done.token not in self._returning]
@@ -478,9 +478,9 @@ class Reserver:
     def _release_abandoned(self, outcomes: list[Outcome]) -> None:
         """Hands back claims whose answer reached nobody. The lease is the promise, so this may fail silently."""
         items = [
-            ClaimRef(later_task_id(claim.task_id, at), later_token(claim.token, at))
-            for claim in self._still_held(outcomes)
-            for at in range(claim.tasks)
+            ClaimRef(later_task_id(claim.task_id, index), later_token(claim.token, index))
+            for claim in self.still_held(outcomes)
+            for index in range(claim.tasks)
         ]
         if not items or self._draining:
             return

@@ -113,7 +113,7 @@ class ResultWaiters:
         if len(self._by_task) < tasks:
             end = later_task_id(first_id, tasks)
             return [task_id for task_id in self._by_task if first_id <= task_id < end]
-        return [later_task_id(first_id, at) for at in range(tasks)]
+        return [later_task_id(first_id, index) for index in range(tasks)]
 
     def _has_finished(self, task_id: bytes) -> None:
         for watcher in self._by_task.pop(task_id, ()):

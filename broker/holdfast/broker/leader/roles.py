@@ -16,7 +16,21 @@ from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import RefusedError
 
 
-class Proposer(Protocol):
+class Time(Protocol):
+    """Shard time. `ShardClock` is the real one."""
+
+    def now_ms(self) -> int: ...
+
+
+class Housekeeping(Protocol):
+    """Takes entries that no caller waits for into the log of a shard, or refuses."""
+
+    async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
+        """Checks, proposes behind what callers wait for, and waits for the outcomes."""
+        ...
+
+
+class Proposer(Housekeeping, Protocol):
     """Takes entries into the log of a shard, or refuses."""
 
     def propose(self, proposal: Proposal) -> None:
@@ -25,10 +39,6 @@ class Proposer(Protocol):
 
     async def submit(self, entry: Entry) -> list[Outcome]:
         """Of a caller's: checks, proposes and waits for the outcomes."""
-        ...
-
-    async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
-        """The same behind what callers wait for."""
         ...
 
     async def read_barrier(self) -> None:
@@ -64,7 +74,7 @@ class OtherShards(Protocol):
         ...
 
 
-class Disk(Protocol):
+class WriteGuard(Protocol):
     """What may be written. `storage.disk_guard.DiskGuard` is the real one."""
 
     def check(self, entry: Entry) -> None:
@@ -86,7 +96,7 @@ class NodeContext:
 
     config: BrokerConfig
     metrics: Metrics
-    disk: Disk
+    disk: WriteGuard
     cluster_view: ClusterView
     others: OtherShards | None = None  # None: there are no other shards
     notifier: Notifier = NoWebhooks()  # noqa: RUF009 - it has no state

@@ -5,10 +5,10 @@ the one before stopped; a tick that both of them proposed counts once, because t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.roles import Housekeeping, Time
 from holdfast.broker.leader.schedule_specs import CATCH_UPS, TickTasks, timetable_of
 from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
@@ -18,7 +18,6 @@ from holdfast.common.service import Service
 from holdfast.cron.ticks import CATCH_UP_TICKS_MAX, catch_up
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import Entry
 from holdfast.machine.kv import Rows
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import FireSchedule
@@ -51,7 +50,7 @@ class _Plan(NamedTuple):
 
 
 class ScheduleManager(Service):
-    """The schedules of a shard. `submit` writes an entry behind client traffic."""
+    """The schedules of a shard."""
 
     def __init__(
         self,
@@ -59,21 +58,20 @@ class ScheduleManager(Service):
         config: BrokerConfig,
         metrics: Metrics,
         policies: Policies,
-        *,
-        now_ms: Callable[[], int],
-        submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        time: Time,
+        log: Housekeeping,
     ) -> None:
         self._rows = rows
         self._metrics = metrics
         self._policies = policies
-        self._now_ms = now_ms
-        self._submit = submit
+        self._now_ms = time.now_ms
+        self._submit = log.submit_housekeeping
         self._task_specs = TaskSpecs(config)
         self._entry_ticks_max = config.sweep_batch_tasks
         # Ticks from here on were not missed, however long the many that are due at the same time take.
         self._here_since_ms = 0
         self._unusable: dict[tuple[bytes, bytes], int] = {}  # the version that is put aside until there is another one
-        self._sweep = Sweep(rows, keys.SCHEDULE_DUE, now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
+        self._sweep = Sweep(rows, keys.SCHEDULE_DUE, time.now_ms, self._fire_page, batch_rows=PAGE_SCHEDULES)
         super().__init__(self._sweep.run)
 
     def start(self) -> None:
@@ -104,10 +102,10 @@ class ScheduleManager(Service):
     async def _fire(self, queue: bytes, name: bytes) -> bool:
         """False if a write was refused and must be tried again."""
         plan = self._plan(queue, name)
-        at = 0
+        tick = 0
         # With many large tasks to make it gets several turns: it is due as long as a tick is left, and others are too.
         for _ in range(ENTRIES_PER_TURN):
-            entry = None if plan is None else self._next_entry(plan, at)
+            entry = None if plan is None else self._next_entry(plan, tick)
             if plan is None or entry is None:
                 return True
             try:
@@ -120,8 +118,8 @@ class ScheduleManager(Service):
             self._metrics.tasks_enqueued.inc(fired)
             self._metrics.schedule_ticks_fired.inc(fired)
             self._metrics.schedule_ticks_skipped.inc(len(outcomes) - fired)
-            at += len(entry.ticks)
-            if at == len(plan.ticks):
+            tick += len(entry.ticks)
+            if tick == len(plan.ticks):
                 return True
         return True
 
@@ -146,14 +144,14 @@ class ScheduleManager(Service):
             return None
         return _Plan(queue, name, schedule.version, spec.overlap or pb.OVERLAP_ALLOW, ticks, next_ms or 0, tasks)
 
-    def _next_entry(self, plan: _Plan, at: int) -> FireSchedule | None:
+    def _next_entry(self, plan: _Plan, tick: int) -> FireSchedule | None:
         """The ticks from number `at` on, as many as an entry may have. None if no task can be made of them."""
         now_ms = self._now_ms()
         keep_ms = self._policies.of(plan.queue).finished_retention_ms
         tasks: list[NewTask] = []
         size_bytes = 0
         try:
-            for tick_ms in plan.ticks[at : at + self._entry_ticks_max]:
+            for tick_ms in plan.ticks[tick : tick + self._entry_ticks_max]:
                 new = plan.tasks.of_tick(tick_ms, now_ms, self._policies)
                 size_bytes += len(new.envelope)
                 if tasks and size_bytes > ENTRY_BYTES_MAX:
@@ -162,9 +160,9 @@ class ScheduleManager(Service):
         except RefusedError as error:
             self._put_aside(plan.queue, plan.name, plan.version, error)
             return None
-        end = at + len(tasks)
+        end = tick + len(tasks)
         next_ms = plan.ticks[end] if end < len(plan.ticks) else plan.next_ms
-        fired = list(plan.ticks[at:end])
+        fired = list(plan.ticks[tick:end])
         return FireSchedule(now_ms, plan.queue, plan.name, plan.version, next_ms, keep_ms, plan.overlap, fired, tasks)
 
     def _put_aside(self, queue: bytes, name: bytes, version: int, error: Exception) -> None:

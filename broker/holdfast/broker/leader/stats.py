@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.broker.histograms import LatencyHistogram
 from holdfast.common.service import Service
 from holdfast.machine import keys
-from holdfast.machine.effects import READY_TO_CLAIM, Effects, Timing
+from holdfast.machine.effects import READY_TO_CLAIM, Effects, StateDuration
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -173,7 +173,7 @@ class Stats(Service):
         if effects.timings:
             self._add_timings(effects.timings)
 
-    def _add_timings(self, timings: Iterable[Timing]) -> None:
+    def _add_timings(self, timings: Iterable[StateDuration]) -> None:
         """Once for every claim and every ack, so it must cost next to nothing; a batch is mostly of one type."""
         queue = name = None
         pair: _Pair | None = None

@@ -119,7 +119,7 @@ class DryRuns:
             del self._asked[worker]
 
 
-class Turns:
+class SuspectTurns:
     """Suspects and other tasks take turns with workers that are empty-handed."""
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.expiring import Expiries, ttl_error
+from holdfast.broker.leader.roles import Housekeeping, Time
 from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
@@ -27,7 +28,7 @@ Due = list[tuple[int, bytes]]  # when, what
 
 
 class Timers(Service):
-    """The sweeps of a shard. `submit` writes an entry behind client traffic."""
+    """The sweeps of a shard."""
 
     def __init__(
         self,
@@ -35,24 +36,23 @@ class Timers(Service):
         config: BrokerConfig,
         metrics: Metrics,
         policies: Policies,
-        *,
-        now_ms: Callable[[], int],
-        submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        time: Time,
+        log: Housekeeping,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._reader = machine.reader
         self._expiring = Expiries(machine.reader, policies, draw)
         self._metrics = metrics
         self._policies = policies
-        self._now_ms = now_ms
-        self._submit = submit
+        self._now_ms = time.now_ms
+        self._submit = log.submit_housekeeping
         self._tasks_max = config.sweep_batch_tasks  # in one entry, however many a row stands for
 
         def sweep(family: int, handle: Callable[[Due], Awaitable[bool]]) -> Sweep:
             purging = family in (keys.RETENTION, keys.KEY_EXPIRY)
             not_before_ms = (lambda: purge_allowed_ms(machine.meta.stepped_ms)) if purging else (lambda: 0)
             rows = config.sweep_batch_tasks
-            return Sweep(machine.reader, family, now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
+            return Sweep(machine.reader, family, time.now_ms, handle, batch_rows=rows, not_before_ms=not_before_ms)
 
         self._expiries = sweep(keys.CLAIM_EXPIRY, self._expire)
         self._dues = sweep(keys.DUE, self._promote)
@@ -98,9 +98,9 @@ class Timers(Service):
 
     async def _expire(self, due: Due) -> bool:
         ranges = self._reader.ranges_at([task_id for _, task_id in due])
-        task_ids = [later_task_id(first_id, at) for first_id, tasks in ranges for at in range(tasks)]
-        for at in range(0, len(task_ids), self._tasks_max):
-            if not await self._expire_tasks(task_ids[at : at + self._tasks_max]):
+        task_ids = [later_task_id(first_id, index) for first_id, tasks in ranges for index in range(tasks)]
+        for start in range(0, len(task_ids), self._tasks_max):
+            if not await self._expire_tasks(task_ids[start : start + self._tasks_max]):
                 return False
         return True
 
@@ -139,7 +139,7 @@ class Timers(Service):
     async def _purge(self, due: Due) -> bool:
         ranges = self._reader.ranges_at([task_id for _, task_id in due])
         singles = [task_id for task_id, tasks in ranges if tasks == 1]
-        of_runs = [each for each in ranges if each.tasks > 1]
+        of_runs = [task_range for task_range in ranges if task_range.tasks > 1]
         return (not singles or await self._purge_tasks(singles)) and (not of_runs or await self._purge_ranges(of_runs))
 
     async def _purge_tasks(self, task_ids: list[bytes]) -> bool:
@@ -149,7 +149,9 @@ class Timers(Service):
 
     async def _purge_ranges(self, ranges: list[TaskRange]) -> bool:
         outcomes = await self._submitted(PurgeRanges(self._now_ms(), ranges))
-        self._metrics.tasks_purged.inc(sum(each.number for each in outcomes or () if isinstance(each, Changed)))
+        self._metrics.tasks_purged.inc(
+            sum(outcome.number for outcome in outcomes or () if isinstance(outcome, Changed))
+        )
         return outcomes is not None
 
     async def _expire_keys(self, due: Due) -> bool:

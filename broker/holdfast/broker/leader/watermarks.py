@@ -12,14 +12,14 @@ else becomes ready is behind all that was. That is what the version of the marks
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
+from holdfast.broker.leader.roles import Housekeeping, Time
 from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
-from holdfast.machine.entries import AGE_MARK, Claim, Entry, Mark
+from holdfast.machine.entries import AGE_MARK, Claim, Mark
 from holdfast.machine.machine import Machine
-from holdfast.machine.outcomes import Outcome
 from holdfast.machine.ready_lines import read_oldest, read_subqueue
 from holdfast.machine.ready_rows import place_of
 from holdfast.machine.rows import Queue
@@ -59,21 +59,21 @@ def _is_plain(subqueue: _Subqueue) -> bool:
 
 
 class WatermarkManager(Service):
-    """The marks of one shard. `submit` writes an entry behind client traffic, `passed` is told where marks are then."""
+    """The marks of one shard. `passed` is told where marks are then."""
 
     def __init__(
         self,
         machine: Machine,
-        now_ms: Callable[[], int],
-        submit: Callable[[Entry], Awaitable[list[Outcome]]],
+        time: Time,
+        log: Housekeeping,
         *,
         passed: Callable[[list[Mark]], None],
     ) -> None:
         super().__init__(self._run)
         self._reader = machine.reader
         self._machine = machine
-        self._now_ms = now_ms
-        self._submit = submit
+        self._now_ms = time.now_ms
+        self._submit = log.submit_housekeeping
         self._passed = passed
         self._left: dict[bytes, _Left] = {}
         self._due: dict[bytes, None] = {}

@@ -10,7 +10,7 @@ from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.internal import ALLOCATE, RECEIVE_TASKS
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
-from holdfast.broker.peers.peer_calls import CallFailedError, PeerCalls
+from holdfast.broker.peers.peer_calls import PeerCallFailedError, PeerCalls
 from holdfast.machine.rows import OutboxMessage
 from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, RefusedError
@@ -59,7 +59,7 @@ class Deliveries:
         for node in self._nodes(destination):
             try:
                 answer = parse(await self._calls.ask(node, method, destination, message, DELIVER_SECONDS))
-            except (CallFailedError, RefusedError) as error:
+            except (PeerCallFailedError, RefusedError) as error:
                 self._answered.pop(destination, None)
                 if isinstance(error, RefusedError) and error.reason not in _ELSEWHERE:
                     raise
@@ -71,8 +71,8 @@ class Deliveries:
 
     def _nodes(self, destination: int) -> Iterator[str]:
         """Who led last, who is said to lead, and then whoever has the shard."""
-        at = self._cluster_view.map
-        hint, record = at.shard_leader(destination), at.shards.get(destination)
+        cluster_map = self._cluster_view.map
+        hint, record = cluster_map.shard_leader(destination), cluster_map.shards.get(destination)
         found = [self._answered.get(destination), hint.node if hint is not None else None]
         found += [name_of(voter) for voter in record.voters] if record is not None else []
         yield from dict.fromkeys(name for name in found if name)

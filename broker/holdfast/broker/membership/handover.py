@@ -143,8 +143,8 @@ class NodeHandover:
             if node.handover is Handover.ASKED and node.name > name_of(self._host.me)
         }
         replicas = [self._host.replicas[shard] for shard in view.led if shard in self._host.replicas]
-        able = [each for each in replicas if waiting & set(each.raft.configuration.voters)]
-        done = await asyncio.gather(*(self._host.hand_over(each, waiting) for each in able))
+        able = [replica for replica in replicas if waiting & set(replica.raft.configuration.voters)]
+        done = await asyncio.gather(*(self._host.hand_over(shard, waiting) for shard in able))
         return len(done) == len(view.led) and all(done)
 
     async def _take_turn(self, view: HandoverView, turn: Unchanged) -> HandoverView:

@@ -88,10 +88,7 @@ class MappedCluster(PeerCluster):
         self._answers = answers
         self._own = OwnRecord()
         self._handover = NodeHandover(host, self.store, cluster_view, self._own, answers.describe)
-        self.admin = ClusterAdmin(
-            self.store, self.follower, state_bytes=answers.state_bytes, lag=answers.lag, transfer=answers.transfer,
-            hand_over=self._hand_over,
-        )  # fmt: skip
+        self.admin = ClusterAdmin(self.store, self.follower, answers, self._hand_over)
         self.backups = ClusterBackups(self.store, self.follower)
         internal = InternalService(
             find_service, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
@@ -225,7 +222,9 @@ class MappedCluster(PeerCluster):
     async def _end_if_removed(self) -> None:
         """A node that was removed from the cluster, and has nothing that it could be needed for, is of no more use."""
         name = self._config.node_name
-        await self.follower.wait_until(lambda at: at.is_removed(name, self._node_id) and not self._host.replicas)
+        await self.follower.wait_until(
+            lambda cluster_map: cluster_map.is_removed(name, self._node_id) and not self._host.replicas
+        )
         raise RemovedNodeError(
             f"The node {name} was removed from the cluster, and has nothing left to do; start it with an empty data "
             "directory to add it anew."
@@ -288,7 +287,11 @@ class MappedCluster(PeerCluster):
     @property
     def certificates(self) -> list[Reloaded[Any]]:
         """Of the peers and of etcd, if there are any."""
-        return [each for each in (self._peers.certificates, self._etcd.certificates) if each is not None]
+        return [
+            certificate
+            for certificate in (self._peers.certificates, self._etcd.certificates)
+            if certificate is not None
+        ]
 
 
 def mapped_wire(config: BrokerConfig, node_id: str, source: TimeSource, evidence: ClockEvidence) -> PeerWire:

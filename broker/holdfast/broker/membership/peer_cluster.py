@@ -30,6 +30,10 @@ class PeerCluster(HostListener, PeerNode):
     def connected(self) -> Mapping[str, PeerInfo]:
         return self._peers.connected()
 
+    def failed(self) -> BaseException | None:
+        """The error that ended a part of what connects nodes, if one did: a bug that must stop this one."""
+        return self._peers.failed()
+
     @property
     def counters(self) -> PeerCounters:
         return self._peers.counters

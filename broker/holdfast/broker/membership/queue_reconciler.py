@@ -65,16 +65,16 @@ class QueueReconciler:
                 _log.debug("search_put_off", error=str(error))
 
     async def poll(self) -> None:
-        at = self._cluster_view.map
-        if at.cluster is None:
+        cluster_map = self._cluster_view.map
+        if cluster_map.cluster is None:
             return
-        await self._note_news(at)
+        await self._note_news(cluster_map)
         self._is_etcd_away = False
         for done, queue in enumerate([*self._unfinished, *(self._leaving - self._unfinished)]):
             if done % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
                 await asyncio.sleep(0)
             try:
-                is_done = await self._poll_one(at, queue)
+                is_done = await self._poll_one(cluster_map, queue)
             except EtcdError as error:
                 is_done, self._is_etcd_away = False, True
                 _log.debug("queue_put_off", queue=queue, error=str(error))
@@ -91,18 +91,20 @@ class QueueReconciler:
             else:
                 self._unfinished.add(queue)
 
-    async def _note_news(self, at: PartitionMap) -> None:
+    async def _note_news(self, cluster_map: PartitionMap) -> None:
         """Which queues have to be looked at, because of the map or because their shard is led here now."""
-        before, self._seen = self._seen, at.queues
-        if at.queues is not before:  # otherwise no record has changed: maps share what stayed the same
-            self._unfinished.update(name for name, record in at.queues.items() if before.get(name) is not record)
-            self._unfinished.update(before.keys() - at.queues.keys())
-            self._leaving = {name for name, record in at.queues.items() if record.draining or record.drained}
+        before, self._seen = self._seen, cluster_map.queues
+        if cluster_map.queues is not before:  # otherwise no record has changed: maps share what stayed the same
+            self._unfinished.update(
+                name for name, record in cluster_map.queues.items() if before.get(name) is not record
+            )
+            self._unfinished.update(before.keys() - cluster_map.queues.keys())
+            self._leaving = {name for name, record in cluster_map.queues.items() if record.draining or record.drained}
         led = dict(self._led(self._host.replicas))
         new = [shard for number, shard in led.items() if self._seen_led.get(number) is not shard]
         self._seen_led = led
         if new:
-            self._unfinished.update(at.queues)
+            self._unfinished.update(cluster_map.queues)
         for shard in new:  # the log may know queues that the map does not, if etcd is older than it
             after, more = b"", True
             while more:
@@ -111,14 +113,14 @@ class QueueReconciler:
                 after = rows[-1][0] if rows else b""
                 await asyncio.sleep(0)
 
-    async def _poll_one(self, at: PartitionMap, queue: str) -> bool:
+    async def _poll_one(self, cluster_map: PartitionMap, queue: str) -> bool:
         """Does what the queue needs on the shards that are led here; whether nothing is left to do."""
-        record = at.queues.get(queue, _NO_RECORD)
+        record = cluster_map.queues.get(queue, _NO_RECORD)
         is_done = True
         for number, shard in self._led({*record.draining, *record.drained}):
             is_done &= await self._report_drained(queue, record, number, shard)
-        for number, shard in self._led(visible(at.route(queue))):
-            is_done &= await self._log_policy(queue, at.queue_version(queue), record, number, shard)
+        for number, shard in self._led(visible(cluster_map.route(queue))):
+            is_done &= await self._log_policy(queue, cluster_map.queue_version(queue), record, number, shard)
         return is_done
 
     def _led(self, numbers: Iterable[int]) -> Iterator[tuple[int, Shard]]:
@@ -145,8 +147,8 @@ class QueueReconciler:
         """Tasks of a queue may be where its record does not say: put there by somebody with an old map, or the map is
         older than they are, restored from a backup. The queues of one shard after the other are gone through, a page at
         a time, so that it costs the same however many shards this node leads."""
-        at = self._cluster_view.map
-        if at.cluster is None:
+        cluster_map = self._cluster_view.map
+        if cluster_map.cluster is None:
             return
         led = list(self._led(tuple(self._host.replicas)))
         if not led:
@@ -157,7 +159,7 @@ class QueueReconciler:
         self._searched[number] = found[-1][0] if more else b""
         for name, counters in found:
             queue = name.decode()
-            if not _is_empty(counters) and number not in visible(at.route(queue)):
+            if not _is_empty(counters) and number not in visible(cluster_map.route(queue)):
                 await self._store.note_draining(queue, number)
                 _log.info("queue_found_elsewhere", queue=queue, shard=number)
 

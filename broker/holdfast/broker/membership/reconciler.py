@@ -203,7 +203,7 @@ class ShardReconciler:
             if record.members.version < now.version or not record.is_founded:
                 failpoints.reached("reconciler:telling")
                 await self._store.publish_members(number, replica.group, Members(now.version, now.voters, now.learners))
-                failpoints.reached("reconciler:told")
+                failpoints.reached("reconciler:reported")
                 continue
             if record.members.version > now.version:
                 return  # somebody leads who knows more
@@ -230,7 +230,7 @@ class ShardReconciler:
     # --- shards that this node has, or should have ------------------------------------------------------------
 
     async def _retire(self, number: int) -> None:
-        """Deletes a replica that has left its shard, or belongs to a former life of it."""
+        """Deletes a replica that has left its shard, or belongs to a former incarnation of it."""
         record = await self._read(number)
         if record is None:
             return
@@ -243,7 +243,7 @@ class ShardReconciler:
         if replica is not None:
             failpoints.reached("retire:dropping")
             await self._host.drop(replica)
-            _log.info("replica_deleted", shard=number, former_life=is_former)
+            _log.info("replica_deleted", shard=number, former_incarnation=is_former)
         failpoints.reached("retire:dropped")
         if self._me in record.leaving:
             await self._store.forget_leaving(number, self._me)
@@ -251,7 +251,7 @@ class ShardReconciler:
 
     async def _reclaim(self, number: int) -> None:
         """Tells the map of a shard that was made anew of this replica: it is the shard from now on, and what others
-        have of the former life is deleted."""
+        have of the former incarnation is deleted."""
         replica = self._host.replicas.get(number)
         if replica is None:
             return
@@ -268,7 +268,10 @@ class ShardReconciler:
         """Whether the log knows of a later configuration, with this replica: then the record is an old one, as of an
         etcd that was restored from a backup, and the leader will tell the new one."""
         known = (configuration for _, configuration in replica.journal.configurations)
-        return any(each.version > record.members.version and self._me in each.members for each in known)
+        return any(
+            configuration.version > record.members.version and self._me in configuration.members
+            for configuration in known
+        )
 
     async def _found(self, number: int) -> None:
         """The first founder begins the shard. Its disk knows if it has done so before, whatever the map says."""

@@ -23,7 +23,7 @@ class SettingsListener(Protocol):
         ...
 
 
-class Calls(Protocol):
+class SettingsCalls(Protocol):
     async def ask(self, node: str, method: int, shard: int, message: bytes, timeout_s: float) -> bytes: ...
 
 
@@ -31,7 +31,11 @@ class SettingsNews:
     """Of this node. `run` until cancelled."""
 
     def __init__(
-        self, cluster_view: MapClusterView, calls: Calls, led: SettingsListener, others: Callable[[], Iterable[str]]
+        self,
+        cluster_view: MapClusterView,
+        calls: SettingsCalls,
+        led: SettingsListener,
+        others: Callable[[], Iterable[str]],
     ) -> None:
         self._cluster_view = cluster_view
         self._calls = calls
@@ -48,23 +52,23 @@ class SettingsNews:
     async def ask(self) -> None:
         """All others at once: one that does not answer holds up nobody."""
         heard = await asyncio.gather(*(self._ask(node) for node in self._others()))
-        at = self._cluster_view.map
-        for queue, version in ((queue, version) for each in heard for queue, version in each.items()):
-            for number in {at.route(queue).home, *visible(at.route(queue))}:
+        cluster_map = self._cluster_view.map
+        for queue, version in ((queue, version) for versions in heard for queue, version in versions.items()):
+            for number in {cluster_map.route(queue).home, *visible(cluster_map.route(queue))}:
                 self._led.settings_reported(number, queue.encode(), version)
 
     async def _ask(self, node: str) -> Mapping[str, int]:
-        at, found = self._cluster_view.map, dict[str, int]()
-        after, more = at.revision, True
+        cluster_map, found = self._cluster_view.map, dict[str, int]()
+        after, more = cluster_map.revision, True
         try:
             while more and len(found) < QUEUES_MAX:
                 request = pb.SettingsNewsRequest(cluster_id=self._cluster_view.cluster_id, after_version=after)
                 message = request.SerializeToString()
                 data = await self._calls.ask(node, SETTINGS_NEWS, 0, message, ANSWER_SECONDS)
                 page = pb.SettingsNewsResponse.FromString(data).queues
-                found.update((each.queue, each.version) for each in page)
+                found.update((entry.queue, entry.version) for entry in page)
                 more = len(page) >= NEWS_QUEUES
                 after = page[-1].version if page else after
         except Exception as error:  # noqa: BLE001 - however it failed, it is asked again: it must not end the node
-            _log.debug("settings_news_not_told", node=node, error=str(error) or type(error).__name__)
+            _log.debug("settings_not_reported", node=node, error=str(error) or type(error).__name__)
         return found

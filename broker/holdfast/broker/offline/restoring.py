@@ -1,5 +1,8 @@
-"""What is done to data of stopped nodes: states of a backup are looked at, begin another life and become a node's data
-directory, and a shard that has lost its majority is made of what one replica has left. Everything here blocks."""
+"""What is done to data of stopped nodes: states of a backup are looked at, begin another incarnation and become a
+node's data directory, and a shard that has lost its majority is made of what one replica has left.
+
+Everything here blocks.
+"""
 
 import os
 import secrets
@@ -11,14 +14,14 @@ from pathlib import Path
 
 from holdfast.broker.peers.identities import identity_of, name_of
 from holdfast.machine.entries import decode
+from holdfast.machine.incarnations import begin_incarnation, inboxes
 from holdfast.machine.invariants import violations
-from holdfast.machine.lives import begin_new_life, inboxes
 from holdfast.machine.machine import Machine
 from holdfast.machine.packing import DecodeError
 from holdfast.machine.reader import Reader
 from holdfast.machine.rows import Meta
 from holdfast.raft.codec import decode_payload
-from holdfast.raft.messages import Configuration, Kind
+from holdfast.raft.messages import Configuration, EntryKind
 from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.routing.groups import INCARNATION_MAX, RANDOM_BITS, incarnation_of, mapped_group
 from holdfast.serving.logs import get_logger, setup_logs
@@ -114,10 +117,10 @@ def check_state(directory: Path) -> StateReport:
         return StateReport(meta.applied_index, meta.incarnation, tuple(found), sent, received, is_compared)
 
 
-def revive_state(directory: Path, shard: int, lives: Mapping[int, tuple[int, int]]) -> RevivedState:
-    """Changes a copy of a shard's state into one that the next life begins with; `lives` has the former and the next
-    incarnation of all shards."""
-    former, incarnation = lives[shard]
+def revive_state(directory: Path, shard: int, incarnations: Mapping[int, tuple[int, int]]) -> RevivedState:
+    """Changes a copy of a shard's state into one that the next incarnation begins with; `incarnations` has the former
+    and the next one of all shards."""
+    former, incarnation = incarnations[shard]
     with _opened(directory) as state:
         meta = Machine(state).meta
         if (meta.shard, meta.incarnation) != (shard, former):
@@ -125,13 +128,15 @@ def revive_state(directory: Path, shard: int, lives: Mapping[int, tuple[int, int
                 "OTHER_STATE", f"Expected the state of shard {shard}, incarnation {former}, but it is that of shard "
                 f"{meta.shard}, incarnation {meta.incarnation}."
             )  # fmt: skip
-        meta = _begin_new_life(state, incarnation, lives)
+        meta = _begin_incarnation(state, incarnation, incarnations)
     return RevivedState(meta.applied_index, meta.applied_term, files_of(RealFiles(), directory))
 
 
-def restore_data_dir(data_dir: Path, node_name: str, states: Mapping[int, Path], lives: Mapping[int, int]) -> None:
+def restore_data_dir(
+    data_dir: Path, node_name: str, states: Mapping[int, Path], incarnations: Mapping[int, int]
+) -> None:
     """Makes a data directory of revived states, which are moved there: of a node alone, or of the first of a list.
-    `lives` has the incarnation of each shard."""
+    `incarnations` has the incarnation of each shard."""
     data_dir = data_dir.absolute()
     if data_dir.exists() and any(data_dir.iterdir()):
         raise ReviveError("NOT_EMPTY", f"Expected {data_dir} to be empty or missing, but there is something in it.")
@@ -143,7 +148,7 @@ def restore_data_dir(data_dir: Path, node_name: str, states: Mapping[int, Path],
         for shard, state in states.items():
             meta = meta_of(state)
             name = _adopt(StateDirectories(directory.state_dir, shard), state, meta)
-            group, term = _new_group(lives[shard]), meta.applied_term
+            group, term = _new_group(incarnations[shard]), meta.applied_term
             journal = NodeJournal.create(log, shard, group=group, state_name=name)
             journal.begin_again(group, name, meta.applied_index, term, term, Configuration.of(1, [me]))
         _sync(log)
@@ -155,7 +160,7 @@ def restore_data_dir(data_dir: Path, node_name: str, states: Mapping[int, Path],
     _logger.info("data_dir_restored", path=str(data_dir), shards=len(states))
 
 
-def look_at_replica(data_dir: Path, shard: int) -> RecoveredShard:
+def read_replica(data_dir: Path, shard: int) -> RecoveredShard:
     """What `recover_from_replica` would make; changes nothing."""
     with _replica_of(data_dir, shard) as (directory, _, journal):
         state = StateDirectories(directory.state_dir, shard).state(journal.state_name)
@@ -164,7 +169,7 @@ def look_at_replica(data_dir: Path, shard: int) -> RecoveredShard:
 
 def recover_from_replica(data_dir: Path, shard: int) -> RecoveredShard:
     """Makes a shard that has lost its majority for good of the replica in the data directory of a stopped node: a group
-    of this one replica, in another life. Everything that its log has is kept, committed or not."""
+    of this one replica, in another incarnation. Everything that its log has is kept, committed or not."""
     with _replica_of(data_dir, shard) as (directory, log, journal):
         directories = StateDirectories(directory.state_dir, shard)
         copy = directories.incoming(_COPY_ID)
@@ -173,7 +178,7 @@ def recover_from_replica(data_dir: Path, shard: int) -> RecoveredShard:
         report = _report(journal, directory.node_id, shard, applied_index)
         with _opened(copy) as state:
             _apply_rest(recover_shard(journal, log, state, shard), log, shard)
-            meta = _begin_new_life(state, report.incarnation, {})
+            meta = _begin_incarnation(state, report.incarnation, {})
         name = _adopt(directories, copy, meta)
         term = max(journal.term, meta.applied_term)
         version = journal.configurations[-1][1].version + 1
@@ -246,9 +251,9 @@ def _new_group(incarnation: int) -> int:
     return mapped_group(incarnation, secrets.randbits(RANDOM_BITS))
 
 
-def _begin_new_life(state: RocksState, incarnation: int, lives: Mapping[int, tuple[int, int]]) -> Meta:
+def _begin_incarnation(state: RocksState, incarnation: int, incarnations: Mapping[int, tuple[int, int]]) -> Meta:
     try:
-        meta = begin_new_life(state, incarnation, lives)
+        meta = begin_incarnation(state, incarnation, incarnations)
     except ValueError as error:
         raise ReviveError("STATE_REFUSED", str(error)) from error
     state.flush()
@@ -289,7 +294,7 @@ def _apply_rest(machine: Machine, log: NodeLog, shard: int) -> None:
     """All that is in the log and not in the state."""
     for record in log.entries(shard, machine.meta.applied_index):
         entry = decode_payload(record.index, record.term, record.payload)
-        if entry.kind == Kind.REGULAR:
+        if entry.kind == EntryKind.REGULAR:
             try:
                 machine.apply(entry.index, entry.term, decode(entry.command))
             except DecodeError as error:

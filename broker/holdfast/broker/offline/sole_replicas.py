@@ -41,7 +41,7 @@ def _of_log(log_dir: Path) -> Iterator[_Known]:
     for shard, record in readable_hard_states(RealDisk(log_dir)).items():
         with suppress(JournalError):
             hard = HardState.decode(record)
-            if hard.configurations and not hard.is_gone:
+            if hard.configurations and not hard.is_tombstone:
                 configuration = hard.configurations[-1][1]
                 yield shard, (incarnation_of(hard.group), configuration.version), configuration.voters
 

@@ -11,10 +11,10 @@ import ssl
 from functools import partial
 from typing import Protocol
 
-from holdfast.broker.peers.connections import Incoming, Owner, tune
+from holdfast.broker.peers.connections import IncomingConnection, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service, end_tasks
 
 _BACKLOG = 128
 _BREATH_S = 0.1  # when the system has no descriptor left
@@ -29,16 +29,17 @@ class AcceptingOwner(Owner, Protocol):
 class Acceptor:
     """Owns the listening socket and all connections that have not said hello."""
 
-    def __init__(self, owner: AcceptingOwner) -> None:
+    def __init__(self, owner: AcceptingOwner, background: Service) -> None:
         self._limits = owner.limits
         self._counters = owner.counters
         self._warnings = owner.warnings
-        self._connection = partial(Incoming, owner)
+        self._connection = partial(IncomingConnection, owner)
         self._context = owner.accepting_context
         self._half_open: dict[asyncio.Task[None], None] = {}  # oldest first
         self._pushed_out: set[asyncio.Task[None]] = set()  # on their way out
         self._untouched: set[socket.socket] = set()  # whose task has not begun: cancelled before, it would not close it
         self._listener: socket.socket | None = None
+        self._background = background
         self._accepting: asyncio.Task[None] | None = None
 
     @property
@@ -52,7 +53,7 @@ class Acceptor:
         family, _, _, _, address = found[0]
         self._listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(self._listener), name="peers accept")
+        self._accepting = self._background.spawn(self._accept(self._listener), "peers accept")
         return int(self._listener.getsockname()[1])
 
     async def stop(self) -> None:
@@ -99,7 +100,7 @@ class Acceptor:
         """Until the hello is welcome or the connection has ended; then the connection goes on by itself."""
         self._untouched.discard(sock)
         loop = asyncio.get_running_loop()
-        connection: Incoming | None = None
+        connection: IncomingConnection | None = None
         context = self._context()
         shutdown = TLS_CLOSE_S if context else None
         try:

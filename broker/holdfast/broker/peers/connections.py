@@ -37,7 +37,7 @@ from holdfast.broker.peers.words import (
 )
 
 # What asyncio holds behind the kernel's own buffer stays about this small (twice that with TLS, which has a buffer of
-# its own); all else that waits is counted in `Outgoing`.
+# its own); all else that waits is counted in `OutgoingConnection`.
 _WRITE_BYTES: Final = 128 * 1024
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 
@@ -90,11 +90,11 @@ class Owner(Protocol):
         """Whether a hello is worth a proof; it changes nothing."""
         ...
 
-    def greet_incoming(self, connection: "Incoming", hello: Hello) -> Reason | None:
+    def greet_incoming(self, connection: "IncomingConnection", hello: Hello) -> Reason | None:
         """It counts from now on; a reason refuses it."""
         ...
 
-    def greet_outgoing(self, connection: "Outgoing", hello: Hello) -> Reason | None:
+    def greet_outgoing(self, connection: "OutgoingConnection", hello: Hello) -> Reason | None:
         """The same."""
         ...
 
@@ -375,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         self._warnings.closed(event, reason, direction=self.DIRECTION, host=self.host, **facts)
 
 
-class Incoming(Connection):
+class IncomingConnection(Connection):
     """Frames of one peer, handed on as they come; reading can be held when there is enough to do."""
 
     DIRECTION = "incoming"
@@ -432,7 +432,7 @@ class Incoming(Connection):
             self.transport.resume_reading()
 
 
-class Outgoing(Connection):
+class OutgoingConnection(Connection):
     """What this node has to say to one peer.
 
     The first frame of a turn of the event loop leaves at once; more of the same turn are joined and leave at its end,

@@ -12,7 +12,7 @@ import ssl
 from functools import partial
 from typing import Protocol
 
-from holdfast.broker.peers.connections import Outgoing, Owner, tune
+from holdfast.broker.peers.connections import OutgoingConnection, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
 from holdfast.common.backoff import Backoff
@@ -33,7 +33,7 @@ class Dialler:
         self._limits = owner.limits
         self._counters = owner.counters
         self._warnings = owner.warnings
-        self._connection = partial(Outgoing, owner, name, address)
+        self._connection = partial(OutgoingConnection, owner, name, address)
         self._context = owner.dialling_context
         self._backoff = Backoff(self._limits.redial_seconds_min, self._limits.redial_seconds_max)
         self._failures = 0  # and connections that did not last, in a row
@@ -60,9 +60,9 @@ class Dialler:
             except TimeoutError:
                 pass
 
-    async def _attempt(self) -> Outgoing | None:
+    async def _attempt(self) -> OutgoingConnection | None:
         """A connection whose hello is welcome on both sides, or None."""
-        connection: Outgoing | None = None
+        connection: OutgoingConnection | None = None
         try:
             sock = await self._open_socket()
             async with asyncio.timeout(self._limits.hello_seconds_max):
@@ -105,7 +105,7 @@ class Dialler:
                 return sock
         raise failure
 
-    async def _connect(self, sock: socket.socket) -> Outgoing:
+    async def _connect(self, sock: socket.socket) -> OutgoingConnection:
         loop = asyncio.get_running_loop()
         context = self._context()
         if context is None:

@@ -26,7 +26,7 @@ SECONDS_MAX: Final = 60.0  # for which a call is worked on
 _log = get_logger(__name__)
 
 
-class CallFailedError(Exception):
+class PeerCallFailedError(Exception):
     """There is no answer: what was asked for may have happened or not."""
 
 
@@ -105,29 +105,29 @@ class PeerCalls:
     # --- asking -----------------------------------------------------------------------------------------------
 
     async def ask(self, node: str, method: int, shard: int, message: bytes, timeout_s: float) -> bytes:
-        """The answer of a node. Raises RefusedError if it refused, `CallFailedError` if nobody knows."""
+        """The answer of a node. Raises RefusedError if it refused, `PeerCallFailedError` if nobody knows."""
         try:
             async with asyncio.timeout(timeout_s):
                 if node == self._own_name:
                     return await self._do(node, method, shard, message)
                 return await self._ask(node, method, shard, message, timeout_s)
         except TimeoutError:
-            raise CallFailedError(f"{node} did not answer within {timeout_s:g} s") from None
+            raise PeerCallFailedError(f"{node} did not answer within {timeout_s:g} s") from None
 
     async def _ask(self, node: str, method: int, shard: int, message: bytes, timeout_s: float) -> bytes:
         identity = self._link.identity_named(node)
         if identity is None:
-            raise CallFailedError(f"{node} is not connected")
+            raise PeerCallFailedError(f"{node} is not connected")
         number = next(self._numbers)
         body = encode_call(Request(number, method, shard, int(timeout_s * 1000), message))
         budget = self._outgoing[identity]
         if not budget.take(len(body)):
-            raise CallFailedError(f"too many calls to {node} are under way")
+            raise PeerCallFailedError(f"too many calls to {node} are under way")
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[number] = identity, answered
         try:
             if not self._link.send(identity, body):
-                raise CallFailedError(f"{node} takes nothing more at the moment")
+                raise PeerCallFailedError(f"{node} takes nothing more at the moment")
             return await answered
         finally:
             del self._asked[number]
@@ -137,7 +137,7 @@ class PeerCalls:
         """These nodes are connected now: no answer comes from any other."""
         for identity, answered in self._asked.values():
             if identity not in identities and not answered.done():
-                answered.set_exception(CallFailedError(f"the connection to {name_of(identity)} was lost"))
+                answered.set_exception(PeerCallFailedError(f"the connection to {name_of(identity)} was lost"))
 
     # --- what came --------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.broker.peers.accepting import Acceptor
-from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, Incoming, Outgoing
+from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, IncomingConnection, OutgoingConnection
 from holdfast.broker.peers.dialling import Dialler
 from holdfast.broker.peers.frames import frame
 from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
@@ -29,7 +29,7 @@ from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerContexts, PeerTls
 from holdfast.broker.peers.words import WORD, EmptyQuery, Expectation, Hello, objection
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service
 from holdfast.serving import reloading
 from holdfast.serving.logs import get_logger
 from holdfast.serving.reloading import Reloaded
@@ -97,13 +97,12 @@ class Peers:
         self.warnings = Warnings(_log)
         self._acceptor: Acceptor | None = None
         self._is_running = False
+        self._background = Service()
         self.certificates: Reloaded[PeerContexts] | None = None
-        self._reloading: asyncio.Task[None] | None = None
         self._diallers: dict[str, Dialler] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._retired: set[asyncio.Task[None]] = set()  # of diallers that are on their way out
-        self._incoming: dict[str, Incoming] = {}  # by name: one of each node
-        self._outgoing: dict[str, Outgoing] = {}  # by identity, one of each name
+        self._incoming: dict[str, IncomingConnection] = {}  # by name: one of each node
+        self._outgoing: dict[str, OutgoingConnection] = {}  # by identity, one of each name
         self._closing: list[Connection] = []  # ended, but their sockets may be open still
         self._is_paused = False
         self._change_planned = False
@@ -115,30 +114,32 @@ class Peers:
     async def start(self, host: str, port: int) -> int:
         """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
         self.certificates = await asyncio.to_thread(self._tls.reloaded) if self._tls else None
-        acceptor = Acceptor(self)
+        acceptor = Acceptor(self, self._background)
         port = await acceptor.start(host, port)
         self._acceptor = acceptor
         self._is_running = True
         if self.certificates is not None:
-            self._reloading = asyncio.create_task(_keep_current(self.certificates), name="peers certificates")
+            self._background.spawn(_keep_current(self.certificates), "peers certificates")
         for name in self._addresses:
             self._begin_to_dial(name)
         return port
+
+    def failed(self) -> BaseException | None:
+        """The error that ended a part of it, if one did: a bug that must stop the node."""
+        return self._background.failed()
 
     async def stop(self) -> None:
         """Ends all connections. What was sent just before still leaves if the peers read it quickly."""
         self._is_running = False
         for name in list(self._diallers):
             self._cease_to_dial(name)
-        await asyncio.gather(*self._retired, return_exceptions=True)
-        if self._reloading is not None:
-            await end_tasks([self._reloading])
+        await self._background.stop()
         if self._acceptor is not None:
             await self._acceptor.stop()
             self._acceptor = None
         ending: list[Connection] = [*self._outgoing.values(), *self._incoming.values(), *self._closing]
         for connection in ending:
-            if isinstance(connection, Outgoing):
+            if isinstance(connection, OutgoingConnection):
                 connection.close()
             else:
                 connection.abort()
@@ -186,7 +187,7 @@ class Peers:
 
     def _follow_address(self, name: str) -> None:
         self._cease_to_dial(name)
-        for connection in [each for each in self._outgoing.values() if each.dialled == name]:
+        for connection in [outgoing for outgoing in self._outgoing.values() if outgoing.dialled == name]:
             connection.close()
         if name in self._addresses:
             self._begin_to_dial(name)
@@ -198,15 +199,13 @@ class Peers:
     def _begin_to_dial(self, name: str) -> None:
         dialler = Dialler(name, self._addresses[name], self)
         self._diallers[name] = dialler
-        self._tasks[name] = asyncio.create_task(dialler.run(), name=f"peers dial {name}")
+        self._tasks[name] = self._background.spawn(dialler.run(), f"peers dial {name}")
 
     def _cease_to_dial(self, name: str) -> None:
         task = self._tasks.pop(name, None)
         self._diallers.pop(name, None)
         if task is not None:
             task.cancel()
-            self._retired.add(task)
-            task.add_done_callback(self._retired.discard)
 
     # --- what the node uses -----------------------------------------------------------------------------------
 
@@ -234,29 +233,29 @@ class Peers:
 
     def connected(self) -> dict[str, PeerInfo]:
         """The nodes that hear this one, by name."""
-        return {each.dialled: PeerInfo(each.identity, each.empty) for each in self._outgoing.values()}
+        return {outgoing.dialled: PeerInfo(outgoing.identity, outgoing.empty) for outgoing in self._outgoing.values()}
 
     def identity_named(self, name: str) -> str | None:
         """Of the node of this name, if it hears this one."""
-        return next((each.identity for each in self._outgoing.values() if each.dialled == name), None)
+        return next((outgoing.identity for outgoing in self._outgoing.values() if outgoing.dialled == name), None)
 
     async def all_empty(self, timeout_s: float = 1.0) -> bool:
         """Whether every other node is connected and says now, not in some earlier hello, that it is empty."""
         self._questions = (self._questions + 1) % _NUMBERS
         number = self._questions
         asked = list(self._outgoing.values())
-        if {each.dialled for each in asked} != self._addresses.keys():
+        if {outgoing.dialled for outgoing in asked} != self._addresses.keys():
             return False
         for connection in asked:
             connection.say(EmptyQuery(number))
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(each.empty_number == number or each.has_ended for each in asked):
+                while not all(outgoing.empty_number == number or outgoing.has_ended for outgoing in asked):
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
             return False
-        return all(each.empty and not each.has_ended for each in asked)
+        return all(outgoing.empty and not outgoing.has_ended for outgoing in asked)
 
     def waiting_bytes(self, identity: str) -> int:
         """What was taken for this peer and has not left yet; 0 when it is not connected."""
@@ -311,10 +310,10 @@ class Peers:
         return Hello(expected.cluster, expected.digest, self._name, self._node_id, receiver, self.is_empty(), nonce)
 
     def check_hello(self, connection: Connection, hello: Hello) -> Reason | None:
-        dialled = connection.dialled if isinstance(connection, Outgoing) else None
+        dialled = connection.dialled if isinstance(connection, OutgoingConnection) else None
         return objection(hello, self._expected, dialled, connection.certified)
 
-    def greet_incoming(self, connection: Incoming, hello: Hello) -> Reason | None:
+    def greet_incoming(self, connection: IncomingConnection, hello: Hello) -> Reason | None:
         reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is not None:
             return reason
@@ -329,7 +328,7 @@ class Peers:
             self._diallers[hello.name].hurry()
         return None
 
-    def greet_outgoing(self, connection: Outgoing, hello: Hello) -> Reason | None:
+    def greet_outgoing(self, connection: OutgoingConnection, hello: Hello) -> Reason | None:
         reason = self.check_hello(connection, hello) or self._two_of_one_name(connection, hello)
         if reason is None and self._addresses.get(hello.name) != connection.address:
             reason = Reason.REPLACED  # its dialler is on its way out: the node is looked for elsewhere by now
@@ -348,9 +347,11 @@ class Peers:
         """Connections with a node of the same name and another disk."""
         known = (*self._incoming.values(), *self._outgoing.values())
         return [
-            each
-            for each in known
-            if each.hello is not None and each.hello.name == hello.name and each.hello.node_id != hello.node_id
+            connection
+            for connection in known
+            if connection.hello is not None
+            and connection.hello.name == hello.name
+            and connection.hello.node_id != hello.node_id
         ]
 
     def _two_of_one_name(self, connection: Connection, hello: Hello) -> Reason | None:
@@ -359,7 +360,10 @@ class Peers:
         A node that lost its disk and came back is alone: its old connections ended with the old process, or are
         silent, with the machine that is gone.
         """
-        there = next((each for each in self._other_identities(hello) if each.was_heard_lately()), None)
+        there = next(
+            (other_identity for other_identity in self._other_identities(hello) if other_identity.was_heard_lately()),
+            None,
+        )
         if there is None:
             return None
         connection.finding = (
@@ -376,10 +380,10 @@ class Peers:
     def connection_ended(self, connection: Connection) -> None:
         hello = connection.hello
         if hello is None:
-            return  # its acceptor or dialler cares for it
-        self._closing = [each for each in self._closing if not each.lost.is_set()]
+            return  # its acceptor or dialler deals with it
+        self._closing = [closing for closing in self._closing if not closing.lost.is_set()]
         self._closing.append(connection)
-        if isinstance(connection, Outgoing):
+        if isinstance(connection, OutgoingConnection):
             if self._outgoing.get(connection.identity) is connection:
                 del self._outgoing[connection.identity]
             _log.info("node disconnected", node=hello.name, node_id=hello.node_id, host=connection.host)

@@ -182,7 +182,7 @@ def _read_hello(body: bytes) -> Word:
     if len(body) != place + 1:
         raise _broken("a hello of another length")
     try:
-        cluster, name, node_id, receiver = (fields[at].decode("ascii") for at in (0, 2, 3, 4))
+        cluster, name, node_id, receiver = (fields[index].decode("ascii") for index in (0, 2, 3, 4))
     except UnicodeDecodeError:
         raise _broken("a hello with a name that is none") from None
     if not (is_name(cluster) and is_name(name) and is_name(receiver) and is_node_id(node_id)):

@@ -75,8 +75,8 @@ class Limits:
     @property
     def limits_tenants(self) -> bool:
         """Whether some tenant has a cap or a rate."""
-        each = EffectiveTenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate)
-        return any(one.concurrency_max or one.rate is not None for one in (each, *self.tenants.values()))
+        default = EffectiveTenantPolicy(1, self.tenant_concurrency_max, self.tenant_rate)
+        return any(one.concurrency_max or one.rate is not None for one in (default, *self.tenants.values()))
 
     @property
     def has_any(self) -> bool:
@@ -121,7 +121,7 @@ class EffectivePolicy:
         return self.limits.has_any
 
 
-class Kept(NamedTuple):
+class RetentionPart(NamedTuple):
     """Items of a batch that are kept equally long."""
 
     finished_ms: int
@@ -217,9 +217,9 @@ def _parse_retry(own: _Reader, plain: RetryDelays, delay_ms_max: int) -> RetryDe
 def _parse_limits(own: _Reader, message: PolicyMessage) -> Limits:
     tenant_concurrency_max, tenant_rate = own.cap("tenant_concurrency_max"), own.rate("tenant_rate")
     tenants: dict[bytes, EffectiveTenantPolicy] = {}
-    for each in message.tenants:
-        its = _Reader(each)
-        tenants[each.tenant.encode()] = EffectiveTenantPolicy(
+    for tenant in message.tenants:
+        its = _Reader(tenant)
+        tenants[tenant.tenant.encode()] = EffectiveTenantPolicy(
             its.whole("weight", 1, 1, WEIGHT_MAX),
             its.cap("concurrency_max", tenant_concurrency_max),
             its.rate("rate", tenant_rate),
@@ -282,7 +282,7 @@ class Policies:
             self.is_empty = False
             self._known.pop(queue, None)
 
-    def kept(self, tasks: Sequence[Execution | None]) -> list[Kept]:
+    def kept(self, tasks: Sequence[Execution | None]) -> list[RetentionPart]:
         """How long tasks are kept once they end, in groups: an entry has one time for all its items.
 
         Of a task that is not known nothing is kept, so it may be in any group.
@@ -290,13 +290,13 @@ class Policies:
         queues = set() if self.is_empty else {task.queue for task in tasks if task is not None}
         if len(queues) < 2:  # as nearly always
             return [_kept(self.of(queues.pop()) if queues else self.default, range(len(tasks)))]
-        groups: dict[tuple[int, int], Kept] = {}
+        groups: dict[tuple[int, int], RetentionPart] = {}
         for place, task in enumerate(tasks):
             policy = self.default if task is None else self.of(task.queue)
             times = policy.finished_retention_ms, policy.dead_retention_ms
-            groups.setdefault(times, Kept(*times, [])).places.append(place)
+            groups.setdefault(times, RetentionPart(*times, [])).places.append(place)
         return list(groups.values())
 
 
-def _kept(policy: EffectivePolicy, places: Iterable[int]) -> Kept:
-    return Kept(policy.finished_retention_ms, policy.dead_retention_ms, list(places))
+def _kept(policy: EffectivePolicy, places: Iterable[int]) -> RetentionPart:
+    return RetentionPart(policy.finished_retention_ms, policy.dead_retention_ms, list(places))

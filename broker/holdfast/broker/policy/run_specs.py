@@ -71,11 +71,11 @@ class RunSpecs(TaskSpecs):
         """Those that are not too large, and the others by their places."""
         fitting: list[bytes] = []
         refused: dict[int, RefusedError] = {}
-        for at, payload in enumerate(payloads):
+        for index, payload in enumerate(payloads):
             try:
-                fields.size(len(payload), f"payloads[{at}]", self._config.payload_bytes_max)
+                fields.size(len(payload), f"payloads[{index}]", self._config.payload_bytes_max)
             except RefusedError as error:
-                refused[at] = error
+                refused[index] = error
             else:
                 fitting.append(payload)
         return fitting, refused

@@ -149,8 +149,8 @@ class TaskSpecs:
         if retry.HasField("jitter"):
             fields.fraction(retry.jitter, "retry.jitter", 0, 1)
         fields.size(len(retry.non_retryable), "retry.non_retryable", NON_RETRYABLE_MAX, "types")
-        for at, name in enumerate(retry.non_retryable):
-            field = f"retry.non_retryable[{at}]"
+        for index, name in enumerate(retry.non_retryable):
+            field = f"retry.non_retryable[{index}]"
             if not name:
                 raise RefusedError(MISSING_FIELD, "Expected {field} to name a type of errors, but it is empty.", field)
             fields.text(name, field, ERROR_TYPE_BYTES_MAX)

@@ -42,7 +42,6 @@ _log = get_logger(__name__)
 
 NO_ALLOWANCE = Allowance(0, Rate(0, 0))
 NOTHING = Allowance(0, None)  # of a queue whose settings may be others than are known here
-HELD_UP = Outlook(is_open=True, was_short_of_slots=True, was_short_of_rate=True, most_in_use=0)
 
 
 class _Limit:
@@ -248,7 +247,7 @@ class AllocationManager(Service):
             if self._woken.is_set():
                 continue
             if shared.use.is_blocked and now_ms - shared.polled_ms >= BLOCKED_MS:
-                self._look_for_open(queue, shared, now_ms)
+                self._check_open(queue, shared, now_ms)
             if self._due(queue, shared, now_ms):
                 self._woken.set()
 
@@ -348,7 +347,7 @@ class AllocationManager(Service):
             )
         )
 
-    def _look_for_open(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
+    def _check_open(self, queue: bytes, shared: _Shared, now_ms: int) -> None:
         """What was blocked has given its allocation back: if it is open now, that is wanted at once."""
         row = self._machine.queue(queue)
         if row is None or not row.ready or not self._is_under_allocated(self._policies.of(queue), shared, now_ms):

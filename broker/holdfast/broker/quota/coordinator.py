@@ -40,7 +40,7 @@ class AtHome(Protocol):
         ...
 
 
-class KnownSettings(Protocol):
+class SettingsVersions(Protocol):
     """Which version of the settings of queues is known here, and whether somebody knows a newer one."""
 
     def is_behind(self, queue: bytes) -> bool: ...
@@ -67,7 +67,7 @@ class QuotaCoordinator:
         *,
         now_ms: Callable[[], int],
         submit: Callable[[Entry], Awaitable[list[Outcome]]],
-        settings: KnownSettings | None = None,
+        settings: SettingsVersions | None = None,
     ) -> None:
         self._reader = machine.reader
         self._settings = settings  # None: this node has no map

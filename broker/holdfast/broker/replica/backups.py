@@ -42,7 +42,7 @@ class CopiedFile:
 
 @dataclass(frozen=True, slots=True)
 class CopyPoint:
-    """How far the log is applied in a copy, and of which life of the shard it is."""
+    """How far the log is applied in a copy, and of which incarnation of the shard it is."""
 
     index: int
     term: int

@@ -4,6 +4,7 @@
 
 While the sync of a round runs nothing enters an engine: frames and proposals queue up for the next round, so nothing
 that was staged after the sync began can be counted as durable. What earlier rounds have committed is applied meanwhile.
+For a fast disk the loop then waits in line, because to come back to it costs more (sync_mode.py), but never for long.
 
 A round must not grow with the number of busy shards. What it delivers, stages and sends is bounded for the node
 (round_budget.py), and so is the time for which it applies; who was served longest ago goes first. If a round takes long
@@ -13,22 +14,22 @@ nonetheless, for a disk is slow, signs of life leave and are heard in the middle
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from holdfast.broker.leader.roles import WriteGuard
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.replica import Replica
+from holdfast.broker.replica.sync_mode import SLOW_SECONDS, SyncMode
 from holdfast.broker.round_budget import RoundBudget
 from holdfast.raft.codec import Buffer, FrameError
 from holdfast.raft.messages import ImpossibleMessageError
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.logs import get_logger
-from holdfast.serving.refusals import RefusedError
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import Flush, NodeLog
 
-RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 Message = tuple[int, int, Buffer]  # shard, group, bytes
 
 ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
@@ -53,6 +54,24 @@ class _Leaving:
     journal: NodeJournal
     done: asyncio.Future[None]
     is_staged: bool = False
+
+
+class Sync(Protocol):
+    """One that is under way in a thread."""
+
+    def done(self) -> bool: ...
+
+    def wait(self, seconds_max: float) -> None:
+        """Blocks until it is done, or for so long."""
+        ...
+
+    def __await__(self) -> Generator[Any, None, float]:
+        """How many seconds it took."""
+        ...
+
+    def cancel(self) -> None:
+        """Need not be begun any more."""
+        ...
 
 
 class Wire(Protocol):
@@ -106,16 +125,18 @@ class CommitLoop:
         log: NodeLog,
         metrics: Metrics,
         *,
-        run_blocking: RunBlocking,
-        on_disk_full: Callable[[], RefusedError],
+        begin_sync: Callable[[Callable[[], None]], Sync],
+        disk: WriteGuard,
         on_first_sync: Callable[[], None] = lambda: None,
         wire: Wire | None = None,
+        sync_mode: SyncMode | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._metrics = metrics
-        self._run_blocking = run_blocking  # runs a blocking function off the event loop
-        self._on_disk_full = on_disk_full
+        self._begin_sync = begin_sync  # has a blocking function run off the event loop
+        self._sync_mode = sync_mode or SyncMode()
+        self._disk = disk
         self.wire: Wire = wire or NoWire()
         self._monotonic = monotonic
         self._replicas: dict[int, Replica] = {}
@@ -128,7 +149,7 @@ class CommitLoop:
         self._turns = 0  # that replicas have had
         self._beats: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
-        self._is_waiting = False  # for something to do: what comes is dealt with at once
+        self._is_waiting = False  # for something to do
         self._newcomers: Newcomers | None = None  # None: there are no others
         self._stopping = False
         self._has_synced = False
@@ -175,9 +196,10 @@ class CommitLoop:
         now_s = self._monotonic()
         for message in messages:
             number, group, data = message
+            is_first = self._is_waiting and not self._inbox  # of a round that begins at once
             self._inbox.append((sender, message))
             self._inbox_bytes += len(data)
-            replica = None if self._is_waiting else self._replicas.get(number)
+            replica = None if is_first else self._replicas.get(number)
             if replica is not None and replica.group == group:
                 replica.overhear(sender, data, now_s)
         if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
@@ -294,7 +316,7 @@ class CommitLoop:
         """The frame was whole, so it is a fault of the sender's program, and must not end this one. Nothing else that
         it said counts either: it goes with the connection."""
         _log.warning("message_refused", sender=sender, shard=number, error=error)
-        self._inbox = deque(each for each in self._inbox if each[0] != sender)
+        self._inbox = deque(received for received in self._inbox if received[0] != sender)
         self._inbox_bytes = sum(len(message[2]) for _, message in self._inbox)
         self.wire.drop(sender, error)
 
@@ -312,14 +334,16 @@ class CommitLoop:
 
     async def _sync(self, flush: Flush, active: list[Replica]) -> None:
         """Makes a round durable, or drops it if there is no room for it."""
-        started = time.perf_counter()
-        syncing = asyncio.ensure_future(self._run_blocking(flush.run))
+        in_line = self._sync_mode.is_in_line(flush.size_bytes)
+        syncing = self._begin_sync(flush.run)
         try:
             await self._apply(active, callers_first=False, syncing=syncing)  # what earlier rounds have committed
-            await syncing
+            if in_line:
+                syncing.wait(SLOW_SECONDS)
+            seconds = await syncing
         except DiskFullError:
             flush.abort()
-            refused = self._on_disk_full()
+            refused = self._disk.found_full()
             # All of them: who was elected at the end of the last round has staged something since.
             for replica in self._replicas.values():
                 replica.dropped(refused)
@@ -328,7 +352,9 @@ class CommitLoop:
             return
         finally:
             syncing.cancel()  # of a node that ends; otherwise it is done
-        self._metrics.fsync_seconds.observe(time.perf_counter() - started)
+        self._sync_mode.took(seconds, flush.size_bytes)
+        self._metrics.fsync_seconds.observe(seconds)
+        self._metrics.fsyncs_in_line.inc(in_line)
         flush.done()
         self._left()
         if not self._has_synced:
@@ -342,9 +368,7 @@ class CommitLoop:
             replica.synced()
         self._send(active)
 
-    async def _apply(
-        self, active: list[Replica], *, callers_first: bool, syncing: asyncio.Future[None] | None = None
-    ) -> None:
+    async def _apply(self, active: list[Replica], *, callers_first: bool, syncing: Sync | None = None) -> None:
         """Replicas apply in turns: at least one turn beside a sync, and as many as there are until it ends; after it
         for a bounded time. Who gets no turn goes first the next time.
 

@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.machine.entries import Entry, decode
 from holdfast.machine.packing import DecodeError
 from holdfast.raft.codec import FrameError, encode_payload
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.serving.logs import get_logger
 
 ENTRIES_MAX: Final = 1024  # kept of one replica; what is more is decoded again
@@ -50,7 +50,7 @@ class DecodedEntries:
 
     def check(self, records: Iterable[LogEntry]) -> None:
         """Raises `FrameError` if one of these cannot be read; then nothing of them is to be taken."""
-        found = [(record, self._read(record)) for record in records if record.kind == Kind.REGULAR]
+        found = [(record, self._read(record)) for record in records if record.kind == EntryKind.REGULAR]
         for record, entry in found:
             if entry is None:
                 continue

@@ -411,7 +411,7 @@ class Host:
 
     # --- parts ------------------------------------------------------------------------------------------------
 
-    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft:
+    def make_engine(self, journal: NodeJournal, applied_index: int, shard_time_ms: Callable[[], int]) -> ShardRaft:
         return ShardRaft(
             self.me,
             journal,
@@ -419,6 +419,7 @@ class Host:
             applied_index=applied_index,
             timing=self.timing,
             draw=random.random,
+            shard_time_ms=shard_time_ms,
         )
 
     def _group_evidence(self, replica: Replica) -> GroupEvidence:

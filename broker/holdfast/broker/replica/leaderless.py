@@ -16,7 +16,7 @@ class Leaderless:
 
     def poll(self, shards: Collection[int], now_s: float) -> list[tuple[int, float]]:
         """`shards` have no leader now. Those that are to be told of now, each with for how long in seconds."""
-        for shard in [each for each in self._since_s if each not in shards]:
+        for shard in [number for number in self._since_s if number not in shards]:
             del self._since_s[shard], self._due_s[shard]
         reported: list[tuple[int, float]] = []
         for shard in shards:

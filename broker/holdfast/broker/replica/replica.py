@@ -43,7 +43,7 @@ class NewState:
 class ReplicaHost(Protocol):
     """The node that a replica is on."""
 
-    def make_engine(self, journal: NodeJournal, applied_index: int) -> ShardRaft: ...
+    def make_engine(self, journal: NodeJournal, applied_index: int, shard_time_ms: Callable[[], int]) -> ShardRaft: ...
 
     def make_shard(self, raft: ShardRaft, machine: Machine) -> Shard: ...
 
@@ -71,9 +71,8 @@ class Replica:
         self._log = log
         self._state = state
         self._host = host
-        self.raft = host.make_engine(journal, machine.meta.applied_index)
+        self.raft = host.make_engine(journal, machine.meta.applied_index, self._reported_time_ms)
         self.shard = host.make_shard(self.raft, machine)
-        self.raft.shard_time_ms = self._reported_time_ms
         self._led_term = 0  # as the shard knows it; 0: it does not lead
         self.durable_base_index = journal.base_index
         self._poll_due_s = 0.0
@@ -235,9 +234,8 @@ class Replica:
         if leads and self.journal.last_index >= self.raft.first_own_index:
             self.raft.go_back_to(self.journal)
         else:
-            self.raft = self._host.make_engine(self.journal, self.shard.applied_index)
-            self.raft.shard_time_ms = self._reported_time_ms
-            self.shard.replicator = self.raft
+            self.raft = self._host.make_engine(self.journal, self.shard.applied_index, self._reported_time_ms)
+            self.shard.replace_replicator(self.raft)
         # First: what was sent to others before the sync may be committed by them, so its callers are told neither yes
         # nor no. In a group of one nothing was sent, it still leads, and all of it is refused.
         self._follow_role()

@@ -32,7 +32,7 @@ from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
 from holdfast.proto.v1 import broker_calls_pb2 as pb
-from holdfast.raft.messages import Kind, LogEntry
+from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 from holdfast.storage.rocksdb import StateFullError
 
@@ -71,7 +71,7 @@ class Shard:
 
     def __init__(self, machine: Machine, replicator: Replicator, host: ShardHost, context: NodeContext) -> None:
         self.machine = machine
-        self.replicator = replicator
+        self._replicator = replicator
         self._host = host
         self._context = context
         self._disk = context.disk
@@ -108,6 +108,10 @@ class Shard:
         assert self._leading is None, "a leader needs no snapshot"
         self.machine = machine
         self._committed_index = machine.meta.applied_index
+
+    def replace_replicator(self, replicator: Replicator) -> None:
+        """What was staged is lost here, and this replica goes on as if it had crashed: it leads nobody."""
+        self._replicator = replicator
 
     # --- leading ----------------------------------------------------------------------------------------------
 
@@ -170,6 +174,11 @@ class Shard:
     def term(self) -> int:
         """In which this replica leads; 0 if it does not."""
         return self._term
+
+    @property
+    def leading(self) -> Leadership | None:
+        """What it has as the leader; None if it does not lead."""
+        return self._leading
 
     @property
     def is_draining(self) -> bool:
@@ -238,7 +247,7 @@ class Shard:
         if self.machine.meta.machine_level >= level:
             return
         self._leads()
-        members = self.replicator.configuration.members
+        members = self._replicator.configuration.members
         if not self._context.cluster_view.all_know_level(members, level):
             sentence = (
                 f"Expected every replica to have a machine of level {level}, but some do not; upgrade them first."
@@ -270,7 +279,7 @@ class Shard:
     async def read_barrier(self) -> None:
         """Returns once the state is known to have everything that was acknowledged before the call."""
         self._leads()
-        if not self.replicator.is_alone:
+        if not self._replicator.is_alone:
             self._host.wake(self.number)
             await self._reads.wait()
 
@@ -316,11 +325,11 @@ class Shard:
         """Hands waiting proposals to the replicator, as many as the round takes; returns how many."""
         self.step_reads()
         self._lead_if_due()
-        if self._leading is None or not self.replicator.accepts:
+        if self._leading is None or not self._replicator.accepts:
             return 0
         taken = self._proposals.take_round(budget)
         for proposal in taken:
-            index = self.replicator.propose(proposal.payload)
+            index = self._replicator.propose(proposal.payload)
             assert index is not None
             self._proposals.stage(index, proposal)
         return len(taken)
@@ -355,19 +364,19 @@ class Shard:
         their answers. To be followed by a call without it: what was agreed later cannot be applied before.
         """
         began = time.perf_counter()
-        while committed := self.replicator.committed(APPLY_ENTRIES_MAX):
-            at = 0
-            while at < len(committed):
-                if callers_first and self.callers_wait and self._is_all_housekeeping(committed[at:]):
+        while committed := self._replicator.committed(APPLY_ENTRIES_MAX):
+            position = 0
+            while position < len(committed):
+                if callers_first and self.callers_wait and self._is_all_housekeeping(committed[position:]):
                     return False
                 started = time.perf_counter()
-                at, applied = self._apply_slice(committed, at, started)
+                position, applied = self._apply_slice(committed, position, started)
                 self._follow(await self._commit(), applied)
-                self.replicator.applied(self._committed_index)
-                if committed[at - 1].kind == Kind.PROBE:
+                self._replicator.applied(self._committed_index)
+                if committed[position - 1].kind == EntryKind.PROBE:
                     self._host.probe_reached(self.number, self._committed_index)
                 self._metrics.apply_seconds.observe(time.perf_counter() - started)
-                if at < len(committed):
+                if position < len(committed):
                     await asyncio.sleep(0)
                 if time.perf_counter() - began > APPLY_SECONDS_MAX:
                     return False
@@ -376,17 +385,17 @@ class Shard:
 
     def step_reads(self) -> None:
         """Ends the reads that are known to be current by now."""
-        self._reads.step(self.replicator, self._committed_index)
+        self._reads.step(self._replicator, self._committed_index)
 
-    def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
+    def _apply_slice(self, committed: Sequence[LogEntry], position: int, started: float) -> tuple[int, Applied]:
         applied: Applied = []
-        while at < len(committed):
-            record = committed[at]
+        while position < len(committed):
+            record = committed[position]
             proposal = self._proposals.staged_at(record.index)
             if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
                 break  # callers get their answers before housekeeping is applied
             entry: Entry | None = None
-            if record.kind == Kind.REGULAR:
+            if record.kind == EntryKind.REGULAR:
                 entry = proposal.entry if proposal is not None else self.entries.take(record)
             if entry is not None:
                 outcomes = self.machine.apply(record.index, record.term, entry)
@@ -394,10 +403,10 @@ class Shard:
                     applied.append((proposal, outcomes))
             else:
                 self.machine.pass_over(record.index, record.term)
-            at += 1
-            if record.kind == Kind.PROBE or time.perf_counter() - started > SLICE_SECONDS:
+            position += 1
+            if record.kind == EntryKind.PROBE or time.perf_counter() - started > SLICE_SECONDS:
                 break  # a probe asks for the state as it is after it
-        return at, applied
+        return position, applied
 
     def _is_all_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
         """Whether nobody waits for an answer to one of these."""
@@ -408,14 +417,14 @@ class Shard:
     def only_housekeeping_is_left(self) -> bool:
         """Whether nobody waits for an answer to what is to be applied next. A follower answers nobody, but it must keep
         up with its leader: what it has to apply is no housekeeping."""
-        last_index = min(self.replicator.ready_index, self._committed_index + APPLY_ENTRIES_MAX)
+        last_index = min(self._replicator.ready_index, self._committed_index + APPLY_ENTRIES_MAX)
         proposals = [self._proposals.staged_at(index) for index in range(self._committed_index + 1, last_index + 1)]
         return all(proposal is not None and not proposal.is_callers for proposal in proposals)
 
     @property
     def callers_wait(self) -> bool:
         """Whether the next round will take something of a caller's."""
-        return self._leading is not None and self._proposals.callers_wait and self.replicator.accepts
+        return self._leading is not None and self._proposals.callers_wait and self._replicator.accepts
 
     async def _commit(self) -> Effects:
         """Writes what was applied. It is durable in the log, so a full disk only delays this."""
@@ -544,7 +553,7 @@ class Shard:
     @property
     def has_work(self) -> bool:
         """Whether something waits for a round."""
-        proposes = self._leading is not None and self._proposals.waiting > 0 and self.replicator.accepts
+        proposes = self._leading is not None and self._proposals.waiting > 0 and self._replicator.accepts
         return proposes or self._reads.want_a_question
 
     @property

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.broker import failpoints
-from holdfast.broker.leader.roles import Disk
+from holdfast.broker.leader.roles import WriteGuard
 from holdfast.broker.replica.commit_loop import Message
 from holdfast.broker.replica.replica import NewState, Replica
 from holdfast.machine.kv import OrderedKV
@@ -64,7 +64,7 @@ class SnapshotTransfers:
         directories: StateDirectories,
         host: TransferHost,
         *,
-        disk: Disk,
+        disk: WriteGuard,
         throttle: Throttle,
         slots: asyncio.Semaphore,
     ) -> None:
@@ -136,7 +136,7 @@ class SnapshotTransfers:
         return take_checkpoint(state, directory)
 
     def _configuration_at(self, index: int) -> Configuration:
-        known = [configuration for at, configuration in self._replica.journal.configurations if at <= index]
+        known = [configuration for at_index, configuration in self._replica.journal.configurations if at_index <= index]
         return known[-1] if known else NO_CONFIGURATION
 
     # --- receiving --------------------------------------------------------------------------------------------

@@ -195,11 +195,11 @@ class Scheduler:
     def _top(self, pick: Pick, first: int) -> tuple[int, Found | None]:
         """The next task by priority and turns, from the level in place `first` on, and in which place it was found."""
         window = pick.window
-        for at in range(first, PRIORITIES):
-            found = self._in_level(pick, at)
+        for priority in range(first, PRIORITIES):
+            found = self._in_level(pick, priority)
             if found is not None:
-                return at, found
-            round_robin = window.levels[at].round_robin
+                return priority, found
+            round_robin = window.levels[priority].round_robin
             if window.unfinished and round_robin is not None and round_robin.empty_scans < 2:
                 break  # there may be something yet
             window.shared_state.scan_budget.left = SCAN_BUDGET
@@ -212,10 +212,10 @@ class Scheduler:
         window.shared_state.scan_budget.left = SCAN_BUDGET
         return found
 
-    def _in_level(self, pick: Pick, at: int) -> Found | None:
+    def _in_level(self, pick: Pick, priority: int) -> Found | None:
         """The next task by turns of the priority in place `at`."""
         window = pick.window
-        level = window.levels[at]
+        level = window.levels[priority]
         if level.round_robin is None:
             return None if window.lines.head(level.line) is None else (level, PLAIN, level.line, None)
         subqueue = window.next_subqueue(level, pick.now_ms, pick.blocked)
@@ -419,7 +419,7 @@ class Scheduler:
         """The sequences of such tasks."""
         places = [ready_ref[1] for ready_ref in picked.ready_refs]
         sequences = [sequence for place in places for sequence in span(place)]
-        task_ids = [later_task_id(place[1], at) for place in places for at in range(place[3])]
+        task_ids = [later_task_id(place[1], index) for place in places for index in range(place[3])]
         return [
             sequence
             for sequence, task in zip(sequences, self._machine.executions(task_ids), strict=True)

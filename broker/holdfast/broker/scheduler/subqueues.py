@@ -10,7 +10,7 @@ from holdfast.broker.scheduler.lines import PLAIN, Line, Lines, Names
 from holdfast.broker.scheduler.round_robin import CacheBudget, Page, ScanBudget, Turns
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import Subqueue as SubqueueRow
+from holdfast.machine.ready_rows import SubqueueRow
 
 SUBQUEUES_PAGE = 64  # rows that are read at a time: small, for a producer waits meanwhile
 SUBQUEUES_PAGE_BEHIND_A_WIDE_ONE = 16  # a tenant with many sub-queues fills a page alone: the next may be one, too
@@ -49,7 +49,7 @@ class Tenant:
         self.has_given = False  # a task, while it had only one sub-queue
         self.credit = 0  # how many tasks it may still give in its turn
         self.debt = 0  # how many it gave out of turn, because they were the oldest: its next turns are shorter by them
-        self.keys: Keys
+        self.keys: LimitKeys
 
     def begin_turn(self, weight: int) -> bool:
         """False if it gave all of this turn before."""
@@ -119,7 +119,7 @@ class SharedState:
         self.lost_keys = False  # a sub-queue was forgotten that is blocked by its limit key
 
 
-class Keys(Turns[Subqueue]):
+class LimitKeys(Turns[Subqueue]):
     """The sub-queues of one tenant take turns, one task at a time."""
 
     __slots__ = ("_round_robin", "_tenant", "last")
@@ -143,8 +143,8 @@ class Keys(Turns[Subqueue]):
             self._meet([b""])
         if names is not None:
             if resume is not None:
-                at = bisect_right(names, resume)
-                names = names[at:] + names[:at]
+                start = bisect_right(names, resume)
+                names = names[start:] + names[:start]
             self._meet(names)
         self._changed()
 
@@ -320,11 +320,11 @@ class RoundRobin(Turns[Tenant]):
         """The sub-queue, and those without a line whose turns come soon after it, as far as there is room."""
         subqueues = [subqueue]
         following = (next(iter(tenant.keys.due.values()), None) for tenant in self.due.values())
-        for each in islice(following, LINES_AT_ONCE):
-            if each is not None and each is not subqueue:
-                if each.line is not None or not self.shared_state.lines.has_room_for(len(subqueues)):
+        for later in islice(following, LINES_AT_ONCE):
+            if later is not None and later is not subqueue:
+                if later.line is not None or not self.shared_state.lines.has_room_for(len(subqueues)):
                     break
-                subqueues.append(each)
+                subqueues.append(later)
         return subqueues
 
     def _open(self, subqueues: list[Subqueue]) -> None:
@@ -376,7 +376,7 @@ class RoundRobin(Turns[Tenant]):
 
     def _make(self, name: bytes) -> Tenant:
         tenant = Tenant(name)
-        tenant.keys = Keys(self, tenant, self._seeds.get(name), self._resumes.pop(name, None))
+        tenant.keys = LimitKeys(self, tenant, self._seeds.get(name), self._resumes.pop(name, None))
         return tenant
 
     def _forgotten(self, item: Tenant) -> None:

@@ -26,7 +26,7 @@ def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
             return list(held)
     outcomes = _claim_slices(draft, entry) if entry.counts else _claim_each(draft, entry.task_ids, entry)
     for mark in entry.marks:
-        _raise_mark(draft, mark)
+        raise_mark(draft, mark)
     if entry.request_id:
         claims = tuple((done.task_id, done.token, done.tasks) for done in outcomes if isinstance(done, Claimed))
         if claims:
@@ -46,9 +46,9 @@ def _claim_slices(draft: Draft, entry: Claim) -> list[Outcome]:
         if count == 1 and draft.own_execution(first_id) is not None:
             outcomes.append(_claim_one(draft, first_id, entry))
             continue
-        for at, part, found in slices(draft, first_id, count):
+        for index, part, found in slices(draft, first_id, count):
             if found is None:
-                outcomes += _claim_each(draft, [later_task_id(first_id, at + place) for place in range(part)], entry)
+                outcomes += _claim_each(draft, [later_task_id(first_id, index + place) for place in range(part)], entry)
             else:
                 outcomes += _claim_part(draft, *found[:3], part, entry)
     return outcomes
@@ -77,8 +77,8 @@ def claims_of_request(draft: Draft, worker: bytes, request_id: bytes) -> list[Cl
     row = draft.get(keys.claim_request(worker, request_id))
     held: list[Claimed] = []
     for first_id, token, count in ClaimRequest.decode(row).claims if row is not None else ():
-        for at, part, found in slices(draft, first_id, count) if count > 1 else [(0, 1, None)]:
-            held += _held(draft, later_task_id(first_id, at), later_token(token, at), part, found)
+        for index, part, found in slices(draft, first_id, count) if count > 1 else [(0, 1, None)]:
+            held += _held(draft, later_task_id(first_id, index), later_token(token, index), part, found)
     return held
 
 
@@ -119,7 +119,7 @@ def _granted(task_id: bytes, task: Execution) -> Claimed:
     return Claimed(task_id, task.token, task.timer_ms, task.failures, task.claims, task.enqueued_ms, task.is_suspect)
 
 
-def _raise_mark(draft: Draft, mark: Mark) -> None:
+def raise_mark(draft: Draft, mark: Mark) -> None:
     known = draft.peek_queue(mark.queue)
     if known is not None and known.mark_version == mark.mark_version:
         queue = draft.queue(mark.queue)

@@ -43,7 +43,7 @@ def first_conflict(draft: Draft, tasks: Iterable[NewTask], ending: bytes) -> int
     """Which is the first of some new tasks whose request id stands for something else, before any of them is accepted:
     for a known task, or for one of those before it. `ending` is the task that they come from."""
     digests: dict[bytes, int] = {}
-    for at, new in enumerate(tasks):
+    for index, new in enumerate(tasks):
         if not new.request_id:
             continue
         key = keys.dedup(new.queue, new.request_id)
@@ -53,7 +53,7 @@ def first_conflict(draft: Draft, tasks: Iterable[NewTask], ending: bytes) -> int
                 known = None
             digests[key] = new.digest if known is None else known.digest
         if _differ(digests[key], new.digest):
-            return at
+            return index
     return None
 
 

@@ -58,13 +58,13 @@ def _parts(new: NewRun) -> Iterator[NewRun]:
     if new.tasks <= RUN_TASKS_MAX and len(new.payloads) <= RUN_BYTES_MAX:
         yield new
         return
-    first = at = end = 0  # the first task of a part, and where its payload begins; where the next payload begins
+    first = begin = end = 0  # the first task of a part, and where its payload begins; where the next payload begins
     sizes = unpack_sizes(new.sizes)
     for place, size in enumerate((*sizes, RUN_BYTES_MAX + 1)):  # what is too large ends the last part
-        if place > first and (place - first == RUN_TASKS_MAX or end + size - at > RUN_BYTES_MAX):
+        if place > first and (place - first == RUN_TASKS_MAX or end + size - begin > RUN_BYTES_MAX):
             packed = new.sizes[first * SIZE_BYTES : place * SIZE_BYTES]
-            yield new._replace(sizes=packed, payloads=new.payloads[at:end])
-            first, at = place, end
+            yield new._replace(sizes=packed, payloads=new.payloads[begin:end])
+            first, begin = place, end
         end += size
 
 
@@ -85,9 +85,9 @@ def _purge_range(draft: Draft, item: TaskRange) -> Changed:
     """How many of them were purged."""
     purged = 0
     paused = draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms)
-    for at, count, found in slices(draft, item.task_id, item.tasks):
+    for index, count, found in slices(draft, item.task_id, item.tasks):
         if found is None:
-            singles = [purge_one(draft, later_task_id(item.task_id, place)) for place in range(at, at + count)]
+            singles = [purge_one(draft, later_task_id(item.task_id, place)) for place in range(index, index + count)]
             purged += sum(isinstance(outcome, Moved) for outcome in singles)
             continue
         run, start, stretch, _ = found

@@ -6,10 +6,10 @@ own row is that answer; everything else is kept in RECENT for as long as a finis
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.effects import CLAIM_TO_ACK, Timing
+from holdfast.machine.effects import CLAIM_TO_ACK, StateDuration
 from holdfast.machine.entries import Ack, AckAway, AckItem, Fail, FailItem, Release
 from holdfast.machine.handlers.accepting import accept_task
-from holdfast.machine.handlers.posting import post, refuse_remote
+from holdfast.machine.handlers.outbox import put_into_outbox, refuse_outbox
 from holdfast.machine.handlers.request_ids import first_conflict
 from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Acked, AckedRange, Failed, Moved, Outcome
@@ -78,13 +78,15 @@ def apply_ack_ranges(draft: Draft, entry: AckRanges) -> list[Outcome]:
 
 def _ack_range(draft: Draft, item: AckRange, entry: AckRanges) -> AckedRange:
     refused: list[tuple[int, Rejection]] = []
-    for at, count, found in slices(draft, item.task_id, item.tasks):
-        token = later_token(item.token, at)
+    for index, count, found in slices(draft, item.task_id, item.tasks):
+        token = later_token(item.token, index)
         if found is None:
-            outcomes = _ack_singles(draft, later_task_id(item.task_id, at), token, count, entry)
-            refused += [(at + place, each) for place, each in enumerate(outcomes) if isinstance(each, Rejection)]
+            outcomes = _ack_singles(draft, later_task_id(item.task_id, index), token, count, entry)
+            refused += [
+                (index + place, outcome) for place, outcome in enumerate(outcomes) if isinstance(outcome, Rejection)
+            ]
         elif (refusal := _ack_part(draft, found, count, token, entry.keep_ms)) is not None:
-            refused += [(place, refusal) for place in range(at, at + count)]
+            refused += [(place, refusal) for place in range(index, index + count)]
     return AckedRange(tuple(refused))
 
 
@@ -127,7 +129,7 @@ def _ack_single(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -
     if item.result is not None and task.result_ttl_ms:
         keep_result(draft, item.task_id, task, item.result, keep_ms)
         keep_ms = max(keep_ms, task.result_ttl_ms)
-    draft.effects.timings.append(Timing(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
+    draft.effects.timings.append(StateDuration(task.queue, task.type, CLAIM_TO_ACK, draft.now_ms - task.changed_ms))
     has_follow_ups = bool(item.follow_ups or item.remote_follow_ups)
     if has_follow_ups:
         task.flags |= HAD_FOLLOW_UPS
@@ -141,20 +143,20 @@ def _ack_single(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -
 
 def _refuse_follow_ups(draft: Draft, item: AckItem, entry: Ack | AckAway | AckRanges) -> Rejection | None:
     """Why an ack cannot be accepted because of what it brings, if it cannot: all of it is looked at before."""
-    at = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
-    if at is not None:
+    conflict = first_conflict(draft, item.follow_ups, item.task_id) if item.follow_ups else None
+    if conflict is not None:
         for remote in item.remote_follow_ups:  # by place, and those before it shift it
-            at += remote.place <= at
-        return request_id_conflict(at)
+            conflict += remote.place <= conflict
+        return request_id_conflict(conflict)
     if isinstance(entry, AckAway) and item.remote_follow_ups:
-        return refuse_remote(draft, item.remote_follow_ups, entry.waiting_max)
+        return refuse_outbox(draft, item.remote_follow_ups, entry.waiting_max)
     return None
 
 
 def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:
     accepted = [accept_task(draft, new) for new in item.follow_ups]
     if item.remote_follow_ups:
-        post(draft, item.remote_follow_ups)
+        put_into_outbox(draft, item.remote_follow_ups)
         for remote in item.remote_follow_ups:  # by place, so each insertion finds those before it where they belong
             accepted.insert(remote.place, Accepted(ELSEWHERE, False))
     return tuple(accepted)
@@ -163,7 +165,7 @@ def _accept_follow_ups(draft: Draft, item: AckItem) -> tuple[Accepted, ...]:
 def _acked_before(draft: Draft, item: AckItem, task: Execution | None) -> Outcome:
     answer = _first_answer(draft, item.task_id, item.token, ANSWER_ACK)
     if answer is not None:
-        return Acked(tuple(Accepted(*each) for each in answer.follow_ups))
+        return Acked(tuple(Accepted(*follow_up) for follow_up in answer.follow_ups))
     is_known = task is not None and task.state == SUCCEEDED and task.token == item.token
     if is_known and task is not None and not task.flags & HAD_FOLLOW_UPS:
         return Acked(())

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import zlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -105,8 +106,6 @@ class SnapshotReceiver:
         self._worker: asyncio.Task[None] | None = None
         self._transfer: _Transfer | None = None
         self._is_closed = False
-        self.installed_count = 0
-        self.dropped_count = 0
 
     def handle(self, sender: str, message: SnapshotMessage) -> None:
         """Never blocks and never raises: what cannot be taken now is dropped, and will come again."""
@@ -125,10 +124,8 @@ class SnapshotReceiver:
         if self._worker is None:
             self._worker = asyncio.create_task(self._run(), name="snapshot-receiver")
             self._worker.add_done_callback(self._ended)
-        try:
+        with suppress(asyncio.QueueFull):
             self._inbox.put_nowait((sender, message))
-        except asyncio.QueueFull:
-            self.dropped_count += 1
 
     @property
     def origin(self) -> tuple[str, int] | None:
@@ -215,7 +212,7 @@ class SnapshotReceiver:
         await self._run_blocking(lambda: self._directories.files.write(path, chunk.offset, chunk.data))
         transfer.have_bytes[chunk.file_number] += len(chunk.data)
         if transfer.have_bytes[chunk.file_number] == file.size_bytes:
-            await self._verify(transfer, chunk.file_number)
+            await self.verify(transfer, chunk.file_number)
         transfer.unacked_chunks += 1
         await self._go_on(transfer)
 
@@ -235,7 +232,7 @@ class SnapshotReceiver:
         self._say_wants(transfer)
         for number in range(len(transfer.begin.files)):
             if number not in transfer.verified:
-                await self._verify(transfer, number)
+                await self.verify(transfer, number)
         if transfer.missing_bytes:
             transfer.is_whole = False
             await self._go_on(transfer)
@@ -250,7 +247,6 @@ class SnapshotReceiver:
         if not installed and self._is_needed(begin.index, begin.index_term):
             await self._refuse(transfer.sender, begin, Outcome.FAILED)
             return
-        self.installed_count += installed
         _log.info(
             "snapshot_installed" if installed else "snapshot_not_needed", sender=transfer.sender, snapshot=begin.id,
             index=begin.index,
@@ -280,7 +276,7 @@ class SnapshotReceiver:
             have_bytes.append(size_bytes)
         return _Transfer(begin, sender, path, have_bytes, set())
 
-    async def _verify(self, transfer: _Transfer, number: int) -> None:
+    async def verify(self, transfer: _Transfer, number: int) -> None:
         """Looks at the checksum of a file that is complete. A damaged one is emptied, so that it is wanted again."""
         file = transfer.begin.files[number]
         path = transfer.path / file.name

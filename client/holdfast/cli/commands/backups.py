@@ -8,7 +8,7 @@ import typer
 
 from holdfast.backup.errors import BackupError
 from holdfast.backup.manifest import Manifest
-from holdfast.backup.restoring import next_lives
+from holdfast.backup.restoring import next_incarnations
 from holdfast.backup.store import Store
 from holdfast.cli import backups, options, output, records, times
 from holdfast.cli.commands.shared import Address, DryRun, Json, epilog, group, parsed, print_problems, time_limit_s
@@ -96,8 +96,8 @@ def backup_ls(target: _Target, key: _Key = None, as_json: Json = False) -> int:
     """
     store = backups.open_store(target, key)
     found = backups.listed(store)
-    good = [each for each in found if isinstance(each, Manifest)]
-    bad = [each for each in found if isinstance(each, BackupError)]
+    good = [backup for backup in found if isinstance(backup, Manifest)]
+    bad = [backup for backup in found if isinstance(backup, BackupError)]
     if as_json:
         records.print_json({"target": store.target.name, "backups": [_summary(manifest) for manifest in good]})
     elif not good:
@@ -188,7 +188,7 @@ def backup_restore(
         int | None,
         typer.Option(
             "--incarnation", min=2, max=_INCARNATION_MAX, show_default="one more than in the backup",
-            help="The life that the shards begin: larger than in any earlier restore of the same backup.",
+            help="The incarnation that the shards begin: larger than in any earlier restore of the same backup.",
         ),
     ] = None,
     wait_s: Annotated[
@@ -205,21 +205,21 @@ def backup_restore(
     of nodes are fine, the number of shards is that of the backup. This command must reach the brokers themselves.
     It reads everything before it writes anything, and refuses what is damaged. An interrupted restore of a cluster goes
     on when the same command is given again.
-    All claims are given back, and no token of the former life counts any more: workers claim anew.
+    All claims are given back, and no token of the former incarnation counts any more: workers claim anew.
     """
     if (data_dir is None) == (address is None):
         raise usage("Expected --data-dir or --address, and not both: where the backup is to be restored.")
     store = backups.open_store(target, key)
     manifest = backups.find(store, id)
     with backups.reported():
-        lives = next_lives(manifest, incarnation)
+        incarnations = next_incarnations(manifest, incarnation)
     _refuse_damaged(store, manifest)
     if data_dir is not None:
-        restored = backups.restore_data_dir(store, manifest, data_dir, node_name, lives, output.byte_progress)
+        restored = backups.restore_data_dir(store, manifest, data_dir, node_name, incarnations, output.byte_progress)
     else:
         wanted = replication or manifest.replication
         restored = backups.restore_cluster(
-            address or "", timeout_s, store, manifest, wanted, lives, output.byte_progress, wait_s or 0.0
+            address or "", timeout_s, store, manifest, wanted, incarnations, output.byte_progress, wait_s or 0.0
         )
     if as_json:
         records.print_json({**_summary(manifest), "incarnations": list(restored.incarnations)})

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import bench, output, records
-from holdfast.cli.bench import BenchFailed, BenchResult, Plan
+from holdfast.cli.bench import BenchFailed, BenchPlan, BenchResult
 from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, print_problem
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
@@ -30,7 +30,7 @@ def run_bench(
     It is empty again afterwards, also after Ctrl-C.
     One process may be slower than the server: watch the CPU figure, and start several for more load.
     """
-    plan = Plan(tasks, batch, payload_bytes, producers, consumers)
+    plan = BenchPlan(tasks, batch, payload_bytes, producers, consumers)
     try:
         with output.progress("Tasks finished", tasks) as advance:
             report = bench.run(address, timeout_s, plan, advance)
@@ -51,7 +51,7 @@ def run_bench(
     return _verdict(plan, report, as_json=as_json)
 
 
-def _rows(plan: Plan, report: BenchResult) -> list[tuple[str, str]]:
+def _rows(plan: BenchPlan, report: BenchResult) -> list[tuple[str, str]]:
     return [
         ("tasks", f"{report.finished:,} of {plan.payload_bytes:,} bytes, {plan.batch:,} per call"),
         ("connections", f"{plan.producers} producing, {plan.consumers} consuming"),
@@ -62,11 +62,11 @@ def _rows(plan: Plan, report: BenchResult) -> list[tuple[str, str]]:
     ]
 
 
-def _left_behind(plan: Plan, tasks: int) -> str:
+def _left_behind(plan: BenchPlan, tasks: int) -> str:
     return f"{tasks:,} tasks may be left: see `holdfast queue stats {plan.queue}`."
 
 
-def _verdict(plan: Plan, report: BenchResult, *, as_json: bool) -> int:
+def _verdict(plan: BenchPlan, report: BenchResult, *, as_json: bool) -> int:
     if report.missing or report.repeated:
         message = (
             f"Expected every task to come back exactly once, but {report.missing:,} are missing "

@@ -25,7 +25,7 @@ from holdfast.cli.commands.shared import (
     print_problem,
     with_options,
 )
-from holdfast.cli.dead_letters import Action, Tally, Verb
+from holdfast.cli.dead_letters import LetterAction, LetterTally, Verb
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, problem_of, usage
 from holdfast.client import DeadLetterFilter
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
@@ -177,7 +177,7 @@ def dlq_retry(
     """
     which = _Which(task_ids or [], queue, _filter(given), every)
     run = _Run(address, timeout_s, dry_run=dry_run, yes=yes, as_json=as_json)
-    return _act(Action(Verb.RETRY), which, run)
+    return _act(LetterAction(Verb.RETRY), which, run)
 
 
 @dlq_app.command(
@@ -213,7 +213,7 @@ def dlq_discard(
     for option, text in (("--by", given_text("--by", by)), ("--note", note)):
         if len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
             raise usage(f"{option}: Expected at most {_TEXT_BYTES_MAX} bytes, but it is longer.")
-    return _act(Action(Verb.DISCARD, by, note), which, run)
+    return _act(LetterAction(Verb.DISCARD, by, note), which, run)
 
 
 @dlq_app.command("discarded", epilog=epilog("holdfast dlq discarded mail", "holdfast dlq discarded --json"))
@@ -279,9 +279,9 @@ class _Run:
     as_json: bool
 
 
-def _act(action: Action, which: _Which, run: _Run) -> int:
+def _act(action: LetterAction, which: _Which, run: _Run) -> int:
     which.check()
-    report = Tally()
+    report = LetterTally()
     try:
         if which.queue is not None:
             if not _act_on_all(action, which.queue, which.where, run, report) and not run.as_json:
@@ -297,16 +297,16 @@ def _act(action: Action, which: _Which, run: _Run) -> int:
     return _exit_code(report, as_json=run.as_json)
 
 
-def _act_on_named(action: Action, named: list[str], run: _Run, report: Tally) -> None:
+def _act_on_named(action: LetterAction, named: list[str], run: _Run, report: LetterTally) -> None:
     if run.dry_run:
-        dead_letters.look_at(run.address, run.timeout_s, named, report)
+        dead_letters.check_dead_letters(run.address, run.timeout_s, named, report)
         return
     if action.verb is Verb.DISCARD and not run.yes:  # a retry can do no harm, and was asked for by name
         _confirm(action, "the dead letter named" if len(named) == 1 else f"the {len(named):,} dead letters named")
     dead_letters.act_on(run.address, run.timeout_s, action, named, report)
 
 
-def _act_on_all(action: Action, queue: str, where: DeadLetterFilter, run: _Run, report: Tally) -> bool:
+def _act_on_all(action: LetterAction, queue: str, where: DeadLetterFilter, run: _Run, report: LetterTally) -> bool:
     """Whether there were any. How many fit a filter is known only when all have been looked at."""
     letters = dead_letters.count(run.address, run.timeout_s, queue)
     if not letters:
@@ -331,12 +331,12 @@ def _act_on_all(action: Action, queue: str, where: DeadLetterFilter, run: _Run, 
     return True
 
 
-def _confirm(action: Action, which: str) -> None:
+def _confirm(action: LetterAction, which: str) -> None:
     warning = " There is no way back." if action.verb is Verb.DISCARD else ""
     confirm(f"{action.verb.name.lower()} {which}", warning=warning)
 
 
-def _print_report(verb: Verb, queue: str | None, report: Tally, run: _Run) -> None:
+def _print_report(verb: Verb, queue: str | None, report: LetterTally, run: _Run) -> None:
     if run.as_json:
         records.print_json(records.dead_letter_report_json(verb.value, queue, report, dry_run=run.dry_run))
         return
@@ -348,7 +348,7 @@ def _print_report(verb: Verb, queue: str | None, report: Tally, run: _Run) -> No
     output.print_line(f"{report.done:,} {letters}{whose} {done}{failed}{unknown}.")
 
 
-def _exit_code(report: Tally, *, as_json: bool) -> int:
+def _exit_code(report: LetterTally, *, as_json: bool) -> int:
     """Says what failed. If nothing at all was done, the code is that of the problem; otherwise it was done in part."""
     code = ExitCode.OK
     for task_id, refusal in report.failures:

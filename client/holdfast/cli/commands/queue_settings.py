@@ -109,7 +109,7 @@ def _cleared(names: Sequence[str], policy: QueuePolicy) -> list[str]:
         option, _, tenant = name.partition(":")
         if tenant and option in _OF_ONE_TENANT:
             field = f"{_OF_ONE_TENANT[option]}.{tenant}"
-            is_set = field in {f"tenant_{name}.{each.tenant}" for each in policy.tenants for name in _given(each)}
+            is_set = field in {f"tenant_{name}.{tenant.tenant}" for tenant in policy.tenants for name in _given(tenant)}
         else:
             setting = policies.BY_OPTION.get(name)
             field = setting.field if setting is not None else name

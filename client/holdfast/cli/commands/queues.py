@@ -137,7 +137,7 @@ def queue_purge(
     if not dry_run and not yes and waiting:
         which = "the only waiting task" if waiting == 1 else f"all {waiting:,} waiting tasks"
         confirm(f"cancel {which} of queue {output.printable(queue)}", warning=" There is no way back.")
-    purge = calls.Purge()
+    purge = calls.PurgeProgress()
     try:
         with output.progress(f"Purge {queue}", waiting) as advance:
             calls.purge_queue(address, timeout_s, queue, purge, advance, dry_run=dry_run)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def watch(
-    look: Callable[[], T],
+    read: Callable[[], T],
     screen: Callable[[T], Sequence[output.Shown]],
     print_one: Callable[[T], object],
     every_s: float,
@@ -28,7 +28,7 @@ def watch(
         with output.redrawn() as redraw:
             while True:
                 try:
-                    seen = look()
+                    seen = read()
                 except HoldfastError as error:
                     problem = problem_of(error)
                     if problem.exit_code is not ExitCode.UNREACHABLE:

@@ -72,7 +72,7 @@ def version(as_json: Json = False) -> None:
 
 # The base of everything that is wrong with a command line. Its name and home differ between releases of typer, and an
 # application that uses the client library may pin any of them; that a bad parameter is one of its kind does not.
-_COMMAND_LINE_ERROR: type[Exception] = [kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception)][-2]
+COMMAND_LINE_ERROR: type[Exception] = [kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception)][-2]
 
 
 _NO_DETECTION = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         is_shell_named = len(arguments) > 1 and arguments[0] in ("--show-completion", "--install-completion")
         tree = _tree(_files_for(arguments), is_shell_named)
         code = tree.main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
-    except _COMMAND_LINE_ERROR as error:
+    except COMMAND_LINE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help already
             return ExitCode.USAGE
         raise CommandFailed(_usage_problem(error)) from error

@@ -129,7 +129,7 @@ def shard_watch(
                         raise
                     print_problem(problem, as_json=as_json)
                 else:
-                    changes = watched.look(info)
+                    changes = watched.update(info)
                     for change in changes:
                         if as_json:
                             records.print_json(change.record, at_once=True)

@@ -92,8 +92,8 @@ def shard_recover(
     back, what they have is deleted. Stop the node first. Of several that are left take the one whose last entry has the
     largest term, then the largest index: --dry-run says it of each.
     Everything in this replica's log is kept, also entries of which nobody knows whether they were acknowledged.
-    The shard begins another life, in which this node is its only voter: all claims are given back, and no token of the
-    former life counts. Start the node afterwards; others are added as the map, or the list of nodes, says.
+    The shard begins another incarnation, in which this node is its only voter: all claims are given back, and no token
+    of the former one counts. Start the node afterwards; others are added as the map, or the list of nodes, says.
     """
     if not accepted and not dry_run:
         raise usage(
@@ -110,7 +110,7 @@ def shard_recover(
         })  # fmt: skip
         return ExitCode.OK
     verb = "would be" if dry_run else "is"
-    output.print_line(f"Shard {shard} {verb} made of what {found.node} had, in its life number {found.incarnation}.")
+    output.print_line(f"Shard {shard} {verb} made of what {found.node} had, in its incarnation {found.incarnation}.")
     output.print_rows([
         ("kept", f"all entries up to {found.last_index:,} (term {found.last_term})"),
         ("unsure", f"{found.entries_kept:,} of them: in the log, but nobody knows whether they were acknowledged"),
@@ -185,7 +185,7 @@ def shard_hash(
         records.print_json(records.hashes_json(hashes))
     elif hashes:
         output.print_hashes(hashes)
-    problems += [problem for each in hashes for problem in _problems(each)]
+    problems += [problem for of_shard in hashes for problem in _problems(of_shard)]
     return print_problems(problems, as_json=as_json)
 
 

@@ -85,9 +85,11 @@ def with_options(added_options: Mapping[str, Any]) -> Callable[[Callable[..., T]
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
             for name, annotation in added_options.items()
         ]
-        kept = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        arguments = [each for each in kept if each.kind is not inspect.Parameter.KEYWORD_ONLY]
-        others = [each for each in kept if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        kept = [
+            parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        arguments = [parameter for parameter in kept if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+        others = [parameter for parameter in kept if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
         vars(command)["__signature__"] = own.replace(parameters=[*arguments, *added, *others])
         return command
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import output, records, top_output
-from holdfast.cli import top as looks
+from holdfast.cli import top as top_view
 from holdfast.cli.commands import repeating
 from holdfast.cli.commands.shared import Address, Json, Timeout, epilog, print_problems, time_limit_s
 from holdfast.cli.problems import not_current, shards_missing, usage
@@ -16,7 +16,7 @@ _Interval = Annotated[
     float,
     typer.Option("--interval", "-i", parser=time_limit_s, metavar="TIME", help="How often to look.", show_default="2s"),
 ]
-_Sort = Annotated[str, typer.Option("--sort", "-s", help=f"Queues by: {', '.join(looks.SORTS)}.")]
+_Sort = Annotated[str, typer.Option("--sort", "-s", help=f"Queues by: {', '.join(top_view.SORTS)}.")]
 _Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many queues at most.")]
 
 
@@ -36,17 +36,17 @@ def top(
     With --json it is a line at each look; with --once there is one look only.
     If etcd does not answer, nodes and shards are those of the last known map; with --once the exit code is 8 then.
     """
-    if sort not in looks.SORTS:
-        raise usage(f"--sort: Expected one of {', '.join(looks.SORTS)}, but got {sort!r}.")
+    if sort not in top_view.SORTS:
+        raise usage(f"--sort: Expected one of {', '.join(top_view.SORTS)}, but got {sort!r}.")
     if not once:
         return repeating.watch(
-            lambda: looks.look(address, timeout_s),
+            lambda: top_view.read_view(address, timeout_s),
             lambda seen: top_output.screen(seen, sort, limit),
             lambda seen: _print(seen, sort, limit, as_json=as_json),
             interval_s,
             as_json=as_json,
         )
-    seen = looks.look(address, timeout_s)
+    seen = top_view.read_view(address, timeout_s)
     _print(seen, sort, limit, as_json=as_json)
     problems = [] if seen.cluster is None else not_current(seen.cluster)
     if seen.missing_shards:
@@ -54,9 +54,9 @@ def top(
     return print_problems(problems, as_json=as_json)
 
 
-def _print(seen: looks.TopView, sort: str, limit: int, *, as_json: bool) -> None:
+def _print(seen: top_view.TopView, sort: str, limit: int, *, as_json: bool) -> None:
     if as_json:
-        records.print_json(looks.look_json(seen, sort, limit), at_once=True)
+        records.print_json(top_view.view_json(seen, sort, limit), at_once=True)
     else:
         output.show(top_output.screen(seen, sort, limit))
 

@@ -24,6 +24,11 @@ class Deadlines:
         self._loop = asyncio.get_running_loop()
         self._timers: dict[Job, asyncio.TimerHandle] = {}
 
+    @property
+    def pending(self) -> int:
+        """How many attempts are watched."""
+        return len(self._timers)
+
     def watch(self, job: Job) -> None:
         self.forget(job)
         if job.deadline_s is not None and job.phase is Phase.RUNNING and not job.timed_out:

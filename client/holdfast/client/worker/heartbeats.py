@@ -45,7 +45,7 @@ class Heartbeats(Service):
         meter: Meter,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(self._look_for_ever)
+        super().__init__(self._poll_forever)
         self._now_s = now_s
         self._meter = meter
         self._client = client
@@ -66,7 +66,7 @@ class Heartbeats(Service):
             self._short.add(shard_of_task(job.claim.task_id))
             self._poll_sooner.set()
 
-    async def _look_for_ever(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             await self._wait()
             self._poll()

@@ -80,7 +80,9 @@ class Meter:
         for name, sentence in GAUGES.items():
             yield from _family(name, "gauge", sentence, [({}, gauges[name])])
         tasks = [
-            ({"type": name, "outcome": each}, self._tasks[name, each]) for name in self._types for each in OUTCOMES
+            ({"type": name, "outcome": outcome}, self._tasks[name, outcome])
+            for name in self._types
+            for outcome in OUTCOMES
         ]
         yield from _family("tasks_total", "counter", "Tasks that this worker is done with.", tasks)
         lost = sum(count for (_, outcome), count in self._tasks.items() if outcome == "lost")

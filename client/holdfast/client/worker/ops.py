@@ -31,7 +31,7 @@ _JSON = "application/json"
 _Answer = tuple[HTTPStatus, str, str]  # status, type of the content, content
 
 
-class Watched(Protocol):
+class WorkerView(Protocol):
     """What is shown."""
 
     def metrics_text(self) -> str: ...
@@ -43,7 +43,7 @@ class Watched(Protocol):
 class OpsServer:
     """Serves in the caller's event loop, so that an answer is a sign of life of that loop."""
 
-    def __init__(self, host: str, port: int, watched: Watched) -> None:
+    def __init__(self, host: str, port: int, watched: WorkerView) -> None:
         self.host = host
         self.port = port  # after start: the one really bound, also when 0 was asked for
         self._pages: dict[str, Callable[[], _Answer]] = {

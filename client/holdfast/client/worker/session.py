@@ -119,15 +119,13 @@ class Session:
         self._standstill = standstill = Standstill(self._running, lease_ms_min, now_s)
         self._settler = Settler(client, self._answered, standstill, meter, self._late_changed)
         self._claimer = Claimer(
-            client, self._slots, settings.name, self._leases, standstill, self._claimed, self._give_back_claim, meter
+            client, self._slots, settings.name, self._leases, standstill, self._claimed, self.give_back_claim, meter
         )
         self._presence = Presence(
             client, settings.name, settings.concurrency, list(settings.queues), lambda: self.state, self._asked_for,
         )  # fmt: skip
-        self._deadlines = Deadlines(now_s)
-        self._heartbeats = Heartbeats(
-            client, self._jobs.keys(), lease_ms_min, self._deadlines, standstill, meter, now_s
-        )
+        self.deadlines = Deadlines(now_s)
+        self._heartbeats = Heartbeats(client, self._jobs.keys(), lease_ms_min, self.deadlines, standstill, meter, now_s)
 
     async def run(self) -> WorkerReport:
         settings = self._settings
@@ -207,7 +205,7 @@ class Session:
         if job.interrupted:
             self._ended((job, Interrupted()))
         else:
-            self._deadlines.watch(job)
+            self.deadlines.watch(job)
             self._heartbeats.added(job)
             job.began_s = self._now_s()
             log_started(job)
@@ -229,7 +227,7 @@ class Session:
             return  # given back already; the handler took no notice of it
         self._standstill.poll()  # while it counts as one that runs
         end_if_over(job, self._now_s(), "its lease ran out while its handler ran", self._standstill)
-        self._deadlines.forget(job)
+        self.deadlines.forget(job)
         job.phase = Phase.REPORTING
         reopened = self._slots.ended(job.claim.queue)
         if not self._slots.running:
@@ -311,9 +309,9 @@ class Session:
 
     async def _give_back_the_last_claims(self) -> None:
         for claim in await self._claimer.collect():
-            self._give_back_claim(claim)
+            self.give_back_claim(claim)
 
-    def _give_back_claim(self, claim: ClaimedTask) -> None:
+    def give_back_claim(self, claim: ClaimedTask) -> None:
         self._give_back(self._take(claim))
 
     def _running(self) -> list[Job]:

@@ -18,13 +18,13 @@ class StopRequest:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             self._loop, self._warm, self._quick = loop, asyncio.Event(), asyncio.Event()
-            self._tell()
+            self._notify()
 
     def request(self) -> None:
         with self._lock:
             self._count += 1
             if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._tell)
+                self._loop.call_soon_threadsafe(self._notify)
 
     def request_from_afar(self) -> None:
         """An operator wants it to stop warmly. A signal that follows, as one does where the process is then taken down,
@@ -32,9 +32,9 @@ class StopRequest:
         with self._lock:
             self._from_afar = True
             if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._tell)
+                self._loop.call_soon_threadsafe(self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         assert self._warm is not None
         assert self._quick is not None
         if self._count > 0 or self._from_afar:

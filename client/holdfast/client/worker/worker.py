@@ -18,6 +18,7 @@ from holdfast.client.app import Holdfast
 from holdfast.client.worker.ops import OpsServer
 from holdfast.client.worker.session import Session, SessionSettings, WorkerReport
 from holdfast.client.worker.stopping import StopRequest
+from holdfast.common.loop import run
 
 log = logging.getLogger("holdfast.worker")
 
@@ -106,7 +107,7 @@ class Worker:
 
     def run(self) -> WorkerReport:
         """Works until SIGTERM, SIGINT (in the main thread) or `stop()`; a second one gives everything back at once."""
-        return asyncio.run(self._serve_with_signals())
+        return run(self._serve_with_signals())
 
     async def serve(self) -> WorkerReport:
         """The same as a coroutine, without looking at signals. Cancelling it ends it at once: leases then run out."""

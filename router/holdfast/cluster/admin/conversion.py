@@ -73,8 +73,8 @@ def fill_settings(
 ) -> bool:  # fmt: skip
     """As many as fit into an answer, the first one always; whether all did. What was asked for by name must all fit."""
     size = 0
-    for each in settings:
-        size += each.ByteSize()
+    for setting in settings:
+        size += setting.ByteSize()
         if size > SETTINGS_BYTES_MAX and message.queues:
             if not is_page:
                 raise RefusedError(
@@ -85,7 +85,7 @@ def fill_settings(
                     str(SETTINGS_BYTES_MAX),
                 )
             return False
-        message.queues.append(each)
+        message.queues.append(setting)
     return True
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from holdfast.cluster.admin.conversion import plan_message, steps_of
 from holdfast.cluster.map.follower import MapFollower
@@ -36,7 +36,6 @@ from holdfast.serving.refusals import (
     INVALID_FIELD,
     MISSING_FIELD,
     RefusedError,
-    change_refused,
     etcd_unavailable,
     plan_not_found,
 )
@@ -52,35 +51,30 @@ _SUMMARY_CHARS_MAX = 1000
 
 T = TypeVar("T")
 
-# What only the nodes know or can do. The server says how they are asked; they may raise anything.
-StateBytes = Callable[[int], Awaitable[int]]  # of a shard: about what a new replica has to copy; -1 if not known
-Lag = Callable[[int, str], Awaitable[int]]  # of a shard on a node: entries that it lacks; -1 if not known
-TransferTo = Callable[[int, str], Awaitable[object]]  # of a shard to a node; returns once it leads
 
+class Nodes(Protocol):
+    """What only the nodes know or can do. They may raise anything. `NodeAnswers` asks them."""
 
-async def no_state_bytes(_shard: int) -> int:
-    return -1
+    async def state_bytes(self, shard: int) -> int:
+        """About what a new replica has to copy; -1 if that is not known."""
+        ...
 
+    async def lag(self, shard: int, node: str) -> int:
+        """Entries that the replica on this node lacks; -1 if that is not known."""
+        ...
 
-async def no_lag(_shard: int, _node: str) -> int:
-    return -1
-
-
-async def no_transfer(shard: int, to: str) -> None:
-    raise change_refused("unreachable", f"This server cannot reach the leader of shard {shard} to hand over to {to}.")
+    async def transfer(self, shard: int, to: str) -> None:
+        """Returns once that node leads."""
+        ...
 
 
 class PlanAdmin:
     """MakePlan, StartPlan, AdvancePlan and CancelPlan."""
 
-    def __init__(
-        self, store: MapStore, follower: MapFollower, state_bytes: StateBytes, lag: Lag, transfer: TransferTo
-    ) -> None:
+    def __init__(self, store: MapStore, follower: MapFollower, nodes: Nodes) -> None:
         self._store = store
         self._follower = follower
-        self._state_bytes = state_bytes
-        self._lag = lag
-        self._transfer = transfer
+        self._nodes = nodes
 
     async def make(self, request: pb.MakePlanRequest, *, must_empty: bool = True) -> pb.Plan:
         """must_empty: see `plan_balance`. Refused unless etcd confirms the map now: a node that has died would seem
@@ -99,7 +93,7 @@ class PlanAdmin:
             plan = await asyncio.to_thread(balance if goal == "balance" else plan_leaders, found)
         else:
             raise RefusedError(MISSING_FIELD, "Expected {field} to be balance, leaders or move.", "goal")
-        sizes = await _ask_all({step.shard for step in plan.steps if not step.is_transfer}, self._state_bytes)
+        sizes = await _ask_all({step.shard for step in plan.steps if not step.is_transfer}, self._nodes.state_bytes)
         sized = (step if step.is_transfer else replace(step, state_bytes=sizes[step.shard]) for step in plan.steps)
         return plan_message(replace(plan, steps=tuple(sized)))
 
@@ -152,7 +146,7 @@ class PlanAdmin:
             raise plan_not_found(plan_id)
         plan, revision = found
         try:
-            await self._follower.wait_until(lambda each: each.revision >= revision, MAP_WAIT_S)
+            await self._follower.wait_until(lambda known: known.revision >= revision, MAP_WAIT_S)
         except TimeoutError:
             raise etcd_unavailable("the map of this server is behind") from None
         return plan
@@ -198,7 +192,7 @@ class PlanAdmin:
     async def _transfer_one(self, shard: int, to: str) -> str:
         try:
             async with asyncio.timeout(TRANSFER_S):
-                await self._transfer(shard, to)
+                await self._nodes.transfer(shard, to)
         except TimeoutError:
             return "no answer in time"
         except Exception as error:  # noqa: BLE001 - whatever it is, the step waits and tells why
@@ -209,7 +203,7 @@ class PlanAdmin:
     async def _lags(self, plan: PlanRecord, views: Sequence[StepView]) -> dict[int, int]:
         copying = [number for number, view in enumerate(views) if view.state is StepState.COPYING]
         steps = plan.steps
-        return await _ask_all(copying, lambda number: self._lag(steps[number].shard, steps[number].destination))
+        return await _ask_all(copying, lambda number: self._nodes.lag(steps[number].shard, steps[number].destination))
 
     def _map(self) -> PartitionMap:
         if self._follower.map.cluster is None:
@@ -226,7 +220,7 @@ async def _ask_all(keys: Iterable[T], ask: Callable[[T], Awaitable[int]]) -> dic
             async with limit, asyncio.timeout(ASK_S):
                 return await ask(key)
         except Exception as error:  # noqa: BLE001 - a plan is worth more than its sizes
-            _log.debug("node_did_not_tell", error=str(error))
+            _log.debug("node_did_not_report", error=str(error))
             return -1
 
     ordered = list(keys)

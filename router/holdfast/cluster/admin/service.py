@@ -20,13 +20,8 @@ from holdfast.cluster.admin.conversion import (
 )
 from holdfast.cluster.admin.plans import (
     MAP_WAIT_S,
-    Lag,
+    Nodes,
     PlanAdmin,
-    StateBytes,
-    TransferTo,
-    no_lag,
-    no_state_bytes,
-    no_transfer,
 )
 from holdfast.cluster.etcd.api import EtcdError
 from holdfast.cluster.map.follower import MapFollower
@@ -42,7 +37,6 @@ from holdfast.serving.refusals import (
     MISSING_FIELD,
     TOO_LARGE,
     RefusedError,
-    change_refused,
     etcd_unavailable,
     node_not_found,
 )
@@ -53,10 +47,6 @@ WHY_CHARS_MAX = 512
 HandOver = Callable[[pb.HandOverNodeRequest], Awaitable[pb.HandOverNodeResponse]]
 
 
-async def no_hand_over(request: pb.HandOverNodeRequest) -> pb.HandOverNodeResponse:
-    raise change_refused("unreachable", f"This server cannot reach the node {request.node}.")
-
-
 class ClusterAdmin:
     """Every method raises the refusals that cluster.proto names for its call."""
 
@@ -64,16 +54,13 @@ class ClusterAdmin:
         self,
         store: MapStore,
         follower: MapFollower,
-        *,
-        state_bytes: StateBytes = no_state_bytes,
-        lag: Lag = no_lag,
-        transfer: TransferTo = no_transfer,
-        hand_over: HandOver = no_hand_over,
+        nodes: Nodes,
+        hand_over: HandOver,
     ) -> None:
         self._store = store
         self._follower = follower
         self._hand_over = hand_over
-        self._plans = PlanAdmin(store, follower, state_bytes, lag, transfer)
+        self._plans = PlanAdmin(store, follower, nodes)
 
     # What is read from the map, also while etcd is away
 
@@ -249,7 +236,7 @@ def _last_node_id(found: PartitionMap, name: str) -> str | None:
     """Also of a node that was never seen here: those who left a shard are known by their id."""
     if name in found.last_nodes:
         return found.last_nodes[name].node_id
-    left = [each for record in found.shards.values() for each in record.leaving if name_of(each) == name]
+    left = [replica for record in found.shards.values() for replica in record.leaving if name_of(replica) == name]
     return left[-1].partition("/")[2] if left else None
 
 

@@ -85,7 +85,7 @@ class EtcdUnavailableError(EtcdError):
     """etcd did not answer in time. Nothing was changed."""
 
 
-class OutcomeUnknownError(EtcdUnavailableError):
+class CommitUnknownError(EtcdUnavailableError):
     """The answer to a commit was lost: it may have been carried out, or may still be. Read before writing again."""
 
 

@@ -24,20 +24,20 @@ from google.protobuf.message import Message
 from holdfast.cluster.etcd.api import (
     Changes,
     Committed,
+    CommitUnknownError,
     CompactedError,
     Delete,
     EtcdError,
     EtcdRefusedError,
     EtcdUnavailableError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Row,
     Snapshot,
     Unchanged,
 )
 from holdfast.cluster.etcd.messages import WatchReader, commit_request, page_request, range_of, row_of
-from holdfast.cluster.etcd.problems import NO_ANSWER, Kind, Problem, judge
+from holdfast.cluster.etcd.problems import NO_ANSWER, Cause, EtcdProblem, judge
 from holdfast.common.backoff import Backoff
 from holdfast.proto.etcd import etcd_pb2 as pb
 from holdfast.serving import reloading
@@ -53,7 +53,7 @@ _LONG_BACKOFF = Backoff(first_s=0.05, max_s=2.0)  # of what waits an outage out
 _STEADY_S = 5.0  # a watch that lived that long was a good one: the next pause is short again
 _CLOSED = "The client of etcd is closed."
 
-_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     (
         "grpc.max_receive_message_length",
         -1,
@@ -151,7 +151,7 @@ _AUTHENTICATE = _method("Auth", "Authenticate", pb.AuthenticateRequest, pb.Authe
 class _ProblemError(Exception):
     """An attempt has failed."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: EtcdProblem) -> None:
         super().__init__(problem.why)
         self.problem = problem
 
@@ -161,7 +161,7 @@ class _Endpoint:
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
-        self.problem: Problem | None = None  # of its last attempt
+        self.problem: EtcdProblem | None = None  # of its last attempt
         self._credentials = credentials
         self._channel: grpc.aio.Channel | None = None
         self._former: grpc.aio.Channel | None = None  # with the certificate before this one
@@ -213,9 +213,9 @@ class _Endpoint:
         if self._channel is None:
             target = f"dns:///{self.address}"
             if self._credentials is None:
-                self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+                self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
             else:
-                self._channel = grpc.aio.secure_channel(target, self._credentials, options=_CHANNEL_OPTIONS)
+                self._channel = grpc.aio.secure_channel(target, self._credentials, options=CHANNEL_OPTIONS)
         return self._channel
 
 
@@ -243,9 +243,17 @@ class EtcdClient:
         self._password = password or ""
         self._token: str | None = None  # "" where etcd wants none
         self._token_lock = asyncio.Lock()
-        self._timeout_s = timeout_s
-        self._attempt_s = max(_ATTEMPT_S_MIN, timeout_s / len(endpoints))
+        self.timeout_s = timeout_s
         self._is_closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """Whom it asks first: the one that answered last."""
+        return self._endpoints[self._current].address
+
+    @property
+    def _attempt_s(self) -> float:
+        return max(_ATTEMPT_S_MIN, self.timeout_s / len(self._endpoints))
 
     # --- keys -------------------------------------------------------------------------------------------------
 
@@ -298,7 +306,7 @@ class EtcdClient:
         while True:
             began_s = time.monotonic()
             try:
-                ttl_s = await self._try(renew, timeout_s=min(self._timeout_s, ends_s - began_s), lease=lease)
+                ttl_s = await self._try(renew, timeout_s=min(self.timeout_s, ends_s - began_s), lease=lease)
             except EtcdUnavailableError as error:
                 left_s = ends_s - time.monotonic()
                 if self._is_closed:
@@ -332,12 +340,12 @@ class EtcdClient:
             except EtcdUnavailableError as error:  # there was no token to be had
                 if self._is_closed:
                     raise
-                problem = Problem(Kind.NOT_DONE, f"cannot be asked: {error}")
+                problem = EtcdProblem(Cause.NOT_DONE, f"cannot be asked: {error}")
             is_resumed = True
             if time.monotonic() - began_s > _STEADY_S:
                 outage.end()
             # Some releases of etcd call a token that they have forgotten a lack of permission.
-            if problem.kind in (Kind.TOKEN, Kind.DENIED) and self._user is not None and not outage.is_token_new:
+            if problem.kind in (Cause.TOKEN, Cause.DENIED) and self._user is not None and not outage.is_token_new:
                 outage.is_token_new = True
                 self._forget_token(token)
             else:
@@ -350,12 +358,12 @@ class EtcdClient:
         self, endpoint: _Endpoint, reader: WatchReader, is_resumed: bool
     ) -> AsyncGenerator[Changes, None]:
         """Over one connection, until it fails with _ProblemError."""
-        metadata = await self._metadata(time.monotonic() + self._timeout_s)
+        metadata = await self._metadata(time.monotonic() + self.timeout_s)
         self._check_open()
         call = endpoint.stream(_WATCH, metadata)
         try:
             with self._closing(), _problems():
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self.timeout_s):
                     await call.write(reader.begin())
                     answer = await _read(call)
             if answer.header.revision < reader.reported_revision and not answer.canceled:
@@ -399,7 +407,7 @@ class EtcdClient:
         async def attempt(endpoint: _Endpoint, metadata: _Metadata, seconds: float) -> ResponseT:
             return await endpoint.ask(method, request, metadata, seconds)
 
-        return await self._try(attempt, timeout_s=self._timeout_s, lease=lease, is_once=is_once)
+        return await self._try(attempt, timeout_s=self.timeout_s, lease=lease, is_once=is_once)
 
     async def _try(
         self,
@@ -430,14 +438,14 @@ class EtcdClient:
             else:
                 endpoint.problem = None
                 return answer
-            if problem.kind is Kind.TOKEN and self._user is not None and not is_token_new and not is_login:
+            if problem.kind is Cause.TOKEN and self._user is not None and not is_token_new and not is_login:
                 is_token_new = True
                 self._forget_token(token)
                 continue
             _raise_what_is_final(problem, lease)
             self._move_on(endpoint, problem)
-            if problem.kind is Kind.LOST and is_once:
-                raise OutcomeUnknownError(
+            if problem.kind is Cause.LOST and is_once:
+                raise CommitUnknownError(
                     f"The answer of etcd to a commit was lost: {endpoint.address} {problem.why}. It may have been "
                     f"carried out."
                 )
@@ -457,18 +465,20 @@ class EtcdClient:
             for endpoint in self._endpoints:
                 await endpoint.renew(self.certificates.current)
 
-    def _move_on(self, endpoint: _Endpoint, problem: Problem) -> None:
+    def _move_on(self, endpoint: _Endpoint, problem: EtcdProblem) -> None:
         """To the next endpoint, unless another call has done so already."""
         endpoint.problem = problem
         if self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
 
     def _no_answer(self, timeout_s: float) -> EtcdError:
-        problems = [(each.address, each.problem) for each in self._endpoints if each.problem is not None]
+        problems = [
+            (endpoint.address, endpoint.problem) for endpoint in self._endpoints if endpoint.problem is not None
+        ]
         list_of_problems = "; ".join(f"{address} {problem.why}" for address, problem in problems)
-        if problems and all(problem.kind is Kind.MISFIT for _, problem in problems):
+        if problems and all(problem.kind is Cause.MISFIT for _, problem in problems):
             return EtcdRefusedError(f"etcd cannot be talked to: {list_of_problems}.")
-        addresses = ", ".join(each.address for each in self._endpoints)
+        addresses = ", ".join(endpoint.address for endpoint in self._endpoints)
         return EtcdUnavailableError(f"etcd did not answer within {timeout_s:.3g} s: {list_of_problems or addresses}.")
 
     def _check_open(self) -> None:
@@ -486,7 +496,7 @@ class EtcdClient:
                 raise
             if self._is_closed:
                 raise EtcdUnavailableError(_CLOSED) from None
-            raise _ProblemError(Problem(Kind.LOST, "was asked with a certificate that is no more")) from None
+            raise _ProblemError(EtcdProblem(Cause.LOST, "was asked with a certificate that is no more")) from None
 
     # --- tokens -----------------------------------------------------------------------------------------------
 
@@ -505,7 +515,7 @@ class EtcdClient:
             try:
                 return (await endpoint.ask(_AUTHENTICATE, request, metadata, seconds)).token
             except _ProblemError as error:
-                if error.problem.kind is Kind.DENIED:
+                if error.problem.kind is Cause.DENIED:
                     return ""  # etcd knows no users and so wants none
                 raise
 
@@ -548,7 +558,7 @@ def _problems() -> Iterator[None]:
     except TimeoutError:
         raise _ProblemError(NO_ANSWER) from None
     except asyncio.InvalidStateError:  # a stream that has ended
-        raise _ProblemError(Problem(Kind.LOST, "has ended the connection")) from None
+        raise _ProblemError(EtcdProblem(Cause.LOST, "has ended the connection")) from None
 
 
 async def _read(call: "grpc.aio.StreamStreamCall[Any, ResponseT]") -> ResponseT:
@@ -577,10 +587,10 @@ def _metadata(token: str) -> _Metadata:
     return (leader, ("token", token)) if token else (leader,)
 
 
-def _raise_what_is_final(problem: Problem, lease: int) -> None:
-    if problem.kind in (Kind.TOKEN, Kind.DENIED, Kind.REFUSED):
+def _raise_what_is_final(problem: EtcdProblem, lease: int) -> None:
+    if problem.kind in (Cause.TOKEN, Cause.DENIED, Cause.REFUSED):
         raise EtcdRefusedError(problem.why)
-    if problem.kind is Kind.LEASE_GONE:
+    if problem.kind is Cause.LEASE_GONE:
         raise LeaseLostError(lease, "etcd does not know it any more")
-    if problem.kind is Kind.COMPACTED:
+    if problem.kind is Cause.COMPACTED:
         raise CompactedError(0)

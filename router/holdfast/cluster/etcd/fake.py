@@ -14,12 +14,12 @@ from holdfast.cluster.etcd.api import (
     COMMIT_OPERATIONS_MAX,
     Changes,
     Committed,
+    CommitUnknownError,
     CompactedError,
     Delete,
     EtcdRefusedError,
     EtcdUnavailableError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Row,
     RowChange,
@@ -76,7 +76,7 @@ class FakeEtcd:
             return self._carry_out(compares, changes)
         if is_done:
             self._carry_out(compares, changes)
-        raise OutcomeUnknownError("The answer of etcd to a commit was lost.")
+        raise CommitUnknownError("The answer of etcd to a commit was lost.")
 
     async def grant(self, seconds: int) -> int:
         await self._arrive()

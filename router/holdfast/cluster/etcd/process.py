@@ -61,8 +61,8 @@ def free_ports(count: int) -> list[int]:
             else:
                 taken[port] = candidate
     finally:
-        for each in taken.values():
-            each.close()
+        for taken_socket in taken.values():
+            taken_socket.close()
     raise EtcdProcessError(f"Expected {count} free ports between {_PORTS[0]} and {_PORTS[-1]}, but there are fewer.")
 
 

@@ -26,7 +26,7 @@ from holdfast.cluster.local import servers as local_servers
 from holdfast.cluster.local import state as local_state
 from holdfast.cluster.local.processes import Identity
 from holdfast.cluster.local.servers import HOST
-from holdfast.cluster.local.state import ETCD, ROUTER, Member, State, StateError
+from holdfast.cluster.local.state import ETCD, ROUTER, Member, State, StateFileError
 
 DEFAULT_NODES = 3
 DEFAULT_SHARDS = 4
@@ -36,7 +36,7 @@ CLUSTER_NAME = "local"
 NODES_MAX = 9
 
 _STOP_GRACE_S = 15.0
-_LOOK_EVERY_S = 0.1
+_POLL_EVERY_S = 0.1
 _LOG_LINES_SHOWN = 15
 _REMOVED = "was removed"  # in what a broker says if it ends because the cluster has removed it
 
@@ -151,7 +151,7 @@ def _down_node(directory: Path, state: State, name: str, *, purge: bool, say: Ca
     return replace(_report(directory, state), killed=tuple(killed))
 
 
-def look(directory: Path) -> LocalCluster | None:
+def read_cluster(directory: Path) -> LocalCluster | None:
     """The cluster of a directory as it is. None if there is none."""
     state = _loaded(directory.absolute())
     return None if state is None else _report(directory.absolute(), state)
@@ -181,7 +181,7 @@ def _locked(directory: Path, *, create: bool) -> Iterator[None]:
 def _loaded(directory: Path) -> State | None:
     try:
         return local_state.load(directory)
-    except StateError as error:
+    except StateFileError as error:
         hint = "Without it nobody knows what belongs to the cluster: use another directory with --dir."
         raise LocalError("BAD_STATE", str(error), hint) from None
 
@@ -323,7 +323,7 @@ class _Start:
     def _with_free_ports(self, member: Member) -> Member:
         """Somebody may have taken a port since it was chosen. Of a new server another one takes its place, but not of
         the one at which clients look for the router."""
-        taken = {port for each in self.state.members.values() for port in each.ports.values()}
+        taken = {port for member in self.state.members.values() for port in member.ports.values()}
         is_new = not local_servers.data_path(self._directory, member.name).exists()
         ports = dict(member.ports)
         for purpose, port in member.ports.items():
@@ -355,12 +355,12 @@ class _Start:
         """Waits for something, as long as all processes live and there is time. Of a node that is left out nothing is
         waited for."""
         while about not in self._left_out and (found := problem()):
-            self._look_for_ended()
+            self._check_ended()
             if time.monotonic() >= self._ends_s:
                 raise self._failed("NOT_HEALTHY", f"Waited in vain for {what}: {found}.", about)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
 
-    def _look_for_ended(self) -> None:
+    def _check_ended(self) -> None:
         for name, member in self.state.members.items():
             if member.identity is None or local_processes.is_running(member.identity):
                 continue

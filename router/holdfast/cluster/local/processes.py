@@ -15,12 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 _TAIL_BYTES = 16_384
 # Below the ports that systems hand out for outgoing connections, so that none of those takes one in between.
 _PORTS = range(20_000, 32_000)
-_PORT_LOOKS = 10
-_PORT_LOOK_EVERY_S = 0.05
+_PORT_POLLS = 10
+_PORT_POLL_EVERY_S = 0.05
 _PORT_ATTEMPTS = 200
 
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # of this process: whoever has died is taken off the kernel's list
@@ -133,7 +133,7 @@ def wait_for(done: Callable[[], bool], timeout_s: float) -> bool:
     while not done():
         if time.monotonic() >= ends_s:
             return False
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
     return True
 
 
@@ -164,10 +164,10 @@ def port_is_free(host: str, port: int) -> bool:
 
 def port_becomes_free(host: str, port: int) -> bool:
     """Whether it is free at once or in a moment: whoever looks for free ports holds each of them that long."""
-    for _ in range(_PORT_LOOKS):
+    for _ in range(_PORT_POLLS):
         if port_is_free(host, port):
             return True
-        time.sleep(_PORT_LOOK_EVERY_S)
+        time.sleep(_PORT_POLL_EVERY_S)
     return False
 
 

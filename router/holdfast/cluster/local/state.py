@@ -16,7 +16,7 @@ ETCD = "etcd"
 ROUTER = "router"
 
 
-class StateError(Exception):
+class StateFileError(Exception):
     """The file is there, but it is not one of ours, or it is damaged."""
 
 
@@ -58,24 +58,24 @@ def load(directory: Path) -> State | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise StateError(f"{directory} is not a directory.") from None
+        raise StateFileError(f"{directory} is not a directory.") from None
     except ValueError:
-        raise StateError(f"{path} is damaged: it is not JSON.") from None
+        raise StateFileError(f"{path} is damaged: it is not JSON.") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise StateError(f"{path} was not written by this version of `holdfast cluster up`.")
+        raise StateFileError(f"{path} was not written by this version of `holdfast cluster up`.")
     try:
         return _parsed(values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StateError(f"{path} is damaged: {type(error).__name__} {error}.") from None
+        raise StateFileError(f"{path} is damaged: {type(error).__name__} {error}.") from None
 
 
 def _parsed(values: Mapping[str, Any]) -> State:
     members = {}
-    for each in values["members"]:
-        identity = each["identity"]
+    for member in values["members"]:
+        identity = member["identity"]
         who = None if identity is None else Identity(int(identity["pid"]), str(identity["started"]))
-        ports = {str(purpose): int(port) for purpose, port in each["ports"].items()}
-        members[str(each["name"])] = Member(str(each["name"]), ports, who)
+        ports = {str(purpose): int(port) for purpose, port in member["ports"].items()}
+        members[str(member["name"])] = Member(str(member["name"]), ports, who)
     return State(
         cluster_name=str(values["cluster_name"]),
         shards=int(values["shards"]),

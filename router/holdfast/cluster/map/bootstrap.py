@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from holdfast.cluster.etcd.api import (
+    CommitUnknownError,
     Delete,
     EtcdError,
     LeaseLostError,
-    OutcomeUnknownError,
     Put,
     Unchanged,
 )
@@ -87,8 +87,8 @@ class ClusterMaker:
         compares = [held, Unchanged(self._keys.cluster, 0)]
         await self._delete_rest(compares)
         puts = [Put(self._keys.shard(number), record.encode()) for number, record in records.items()]
-        for at in range(0, len(puts), _CHANGES_MAX):
-            await self._commit(compares, puts[at : at + _CHANGES_MAX])
+        for start in range(0, len(puts), _CHANGES_MAX):
+            await self._commit(compares, puts[start : start + _CHANGES_MAX])
         await self._commit(compares, [Put(self._keys.cluster, cluster.encode())], cluster)
         return cluster
 
@@ -102,7 +102,7 @@ class ClusterMaker:
     async def _hold(self, lease: int) -> Unchanged:
         """Be the only one; the condition that says so still."""
         key, token = self._keys.init, secrets.token_hex(16).encode()
-        with suppress(OutcomeUnknownError):
+        with suppress(CommitUnknownError):
             await self._etcd.commit([Unchanged(key, 0), Unchanged(self._keys.cluster, 0)], [Put(key, token, lease)])
         row = await self._etcd.get(key)
         if row is None or row.value != token:
@@ -114,8 +114,8 @@ class ClusterMaker:
         """What an interrupted one has left; it may have wanted more shards."""
         snapshot = await self._etcd.read(self._keys.shards)
         deletes = [Delete(row.key) for row in snapshot.rows]
-        for at in range(0, len(deletes), _CHANGES_MAX):
-            await self._commit(compares, deletes[at : at + _CHANGES_MAX])
+        for start in range(0, len(deletes), _CHANGES_MAX):
+            await self._commit(compares, deletes[start : start + _CHANGES_MAX])
 
     async def _commit(
         self, compares: Sequence[Unchanged], changes: Sequence[Put | Delete], cluster: ClusterRecord | None = None
@@ -126,7 +126,7 @@ class ClusterMaker:
                 await self._sleep(_BACKOFF.longest_s(attempt))
             try:
                 committed = await self._etcd.commit(compares, changes)
-            except OutcomeUnknownError:
+            except CommitUnknownError:
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
                 continue

@@ -66,34 +66,34 @@ class Fields:
 
     def texts(self, name: str) -> tuple[str, ...]:
         found = self._list(name)
-        for each in found:
-            if not isinstance(each, str):
+        for text in found:
+            if not isinstance(text, str):
                 raise self.wrong(name, "a list of texts")
         return tuple(found)  # type: ignore[arg-type]  # checked above
 
     def wholes(self, name: str, low: int = 0, high: int = _INT_MAX) -> tuple[int, ...]:
-        return tuple(self._whole(each, name, low, high) for each in self._list(name))
+        return tuple(self._whole(number, name, low, high) for number in self._list(name))
 
     def inner(self, name: str) -> "Fields":
         return Fields(self.key, self._values.get(name), f"{self._within}{name}.")
 
     def inners(self, name: str) -> list["Fields"]:
-        return [Fields(self.key, each, f"{self._within}{name}.") for each in self._list(name)]
+        return [Fields(self.key, inner, f"{self._within}{name}.") for inner in self._list(name)]
 
     def pairs(self, name: str, make: Callable[["Fields", object, object], T]) -> tuple[T, ...]:
         """A list of lists of two."""
         found = []
-        for each in self._list(name):
-            if not isinstance(each, list) or len(each) != 2:
+        for pair in self._list(name):
+            if not isinstance(pair, list) or len(pair) != 2:
                 raise self.wrong(name, "a list of pairs")
-            found.append(make(self, *each))
+            found.append(make(self, *pair))
         return tuple(found)
 
     def triples(self, name: str) -> Iterator[tuple[str, int, str]]:
         """A list of lists of a text, a number and a text."""
-        for each in self._list(name):
-            if isinstance(each, list) and len(each) == 3:
-                first, number, last = each
+        for triple in self._list(name):
+            if isinstance(triple, list) and len(triple) == 3:
+                first, number, last = triple
                 if isinstance(first, str) and isinstance(number, int) and isinstance(last, str):
                     yield first, number, last
                     continue

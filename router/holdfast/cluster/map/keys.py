@@ -25,7 +25,7 @@ _NUMBERED = frozenset((SHARDS, LEADERS))
 _NUMBER = re.compile(r"[0-9]{5}")
 
 
-class Keys:
+class MapKeys:
     """The keys of one cluster."""
 
     def __init__(self, cluster_name: str) -> None:
@@ -78,5 +78,5 @@ class Keys:
 
 
 @lru_cache(maxsize=8)
-def keys_of(cluster_name: str) -> Keys:
-    return Keys(cluster_name)
+def keys_of(cluster_name: str) -> MapKeys:
+    return MapKeys(cluster_name)

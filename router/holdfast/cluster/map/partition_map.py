@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.cluster.etcd.api import Changes, Row, RowChange, Snapshot
 from holdfast.cluster.map import keys as kinds
 from holdfast.cluster.map.fields import Fields, RecordError, encode
-from holdfast.cluster.map.keys import Keys, keys_of
+from holdfast.cluster.map.keys import MapKeys, keys_of
 from holdfast.cluster.map.records import (
     EMPTY,
     ClusterRecord,
@@ -99,7 +99,7 @@ class PartitionMap:
         return QueueRoute(queue, home, record.generation, record.sets, record.draining, record.drained)
 
     def shard_leader(self, shard: int) -> LeaderRecord | None:
-        """A hint; none of a former life of the shard."""
+        """A hint; none of a former incarnation of the shard."""
         leader, record = self.leaders.get(shard), self.shards.get(shard)
         if leader is None or record is None or leader.group != record.group:
             return None
@@ -138,7 +138,7 @@ class PartitionMap:
         return (
             self.mod_revisions == other.mod_revisions
             and self.problems.keys() == other.problems.keys()
-            and all(getattr(self, each) == getattr(other, each) for each in (*_SECTIONS.values(), *_SINGLES))
+            and all(getattr(self, section) == getattr(other, section) for section in (*_SECTIONS.values(), *_SINGLES))
         )
 
     # How it is made
@@ -196,7 +196,7 @@ class PartitionMap:
             raise problem
         return made
 
-    def _values(self, names: Keys) -> Iterable[tuple[bytes, bytes]]:
+    def _values(self, names: MapKeys) -> Iterable[tuple[bytes, bytes]]:
         """Every key that is in the map, and its record as it stands in etcd."""
         if self.cluster is not None:
             yield names.cluster, self.cluster.encode()

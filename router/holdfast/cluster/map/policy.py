@@ -147,7 +147,7 @@ class PolicyRecord:
             if value is not None and value != ():
                 found[name] = value
         if self.tenants:
-            found["tenants"] = [each.given() for each in self.tenants]
+            found["tenants"] = [tenant.given() for tenant in self.tenants]
         return found
 
     @classmethod
@@ -156,7 +156,7 @@ class PolicyRecord:
         return cls(**given)  # type: ignore[arg-type]  # each as its field is
 
 
-POLICY_FIELDS = tuple(each.name for each in fields_of(PolicyRecord))
+POLICY_FIELDS = tuple(field.name for field in fields_of(PolicyRecord))
 NO_POLICY = PolicyRecord()
 
 _KNOWN = frozenset(POLICY_FIELDS)
@@ -171,7 +171,7 @@ def _value_of(fields: Fields, name: str) -> object:
         return fields.flag(name)
     if name == "non_retryable":
         return fields.texts(name)
-    return tuple(TenantRecord.of(each) for each in fields.inners(name))
+    return tuple(TenantRecord.of(inner) for inner in fields.inners(name))
 
 
 def _number_of(fields: Fields, name: str) -> int | float:
@@ -200,7 +200,7 @@ def change_policy(
 
 
 def _without_cleared(tenants: Sequence[TenantRecord], cleared: Collection[str]) -> dict[str, TenantRecord]:
-    found = {each.tenant: each for each in tenants}
+    found = {tenant.tenant: tenant for tenant in tenants}
     for name in cleared:
         if name.startswith(_ONE_TENANT):
             found.pop(name.removeprefix(_ONE_TENANT), None)
@@ -208,16 +208,16 @@ def _without_cleared(tenants: Sequence[TenantRecord], cleared: Collection[str]) 
         field, dot, tenant = name.partition(".")
         if dot and tenant in found:
             found[tenant] = replace(found[tenant], **{_TENANT_FIELDS[field]: None})  # type: ignore[arg-type]  # never the name
-    return {name: each for name, each in found.items() if each.has_any}
+    return {name: tenant for name, tenant in found.items() if tenant.has_any}
 
 
 def _with_tenants(tenants: dict[str, TenantRecord], given: Sequence[TenantRecord]) -> tuple[TenantRecord, ...]:
     """By name. Each has what is given of it, and for the rest what it had."""
-    for at, each in enumerate(given):
-        merged = replace(tenants.get(each.tenant, each), **each.given())  # type: ignore[arg-type]  # its own fields
+    for index, tenant in enumerate(given):
+        merged = replace(tenants.get(tenant.tenant, tenant), **tenant.given())  # type: ignore[arg-type]  # its own fields
         if merged.rate_burst is not None and merged.rate_per_second is None:
-            raise _burst_alone(f"policy.tenants[{at}].rate_burst", "rate_per_second")
-        tenants[each.tenant] = merged
+            raise _burst_alone(f"policy.tenants[{index}].rate_burst", "rate_per_second")
+        tenants[tenant.tenant] = merged
     if len(tenants) > TENANTS_MAX:
         raise _too_many("policy.tenants", len(tenants), TENANTS_MAX)
     return tuple(tenants[name] for name in sorted(tenants))
@@ -225,7 +225,9 @@ def _with_tenants(tenants: dict[str, TenantRecord], given: Sequence[TenantRecord
 
 def _check_clear(given: Mapping[str, PolicyValue], clear: Collection[str]) -> set[str]:
     tenants: Sequence[TenantRecord] = given.get("tenants", ())  # type: ignore[assignment]
-    named = {f"tenant_{field}.{each.tenant}" for each in tenants for field in each.given() if field in TENANT_LIMITS}
+    named = {
+        f"tenant_{field}.{tenant.tenant}" for tenant in tenants for field in tenant.given() if field in TENANT_LIMITS
+    }
     for name in clear:
         if name not in _KNOWN and not _is_of_tenant(name):
             raise RefusedError(
@@ -336,7 +338,7 @@ def _error_types(value: object, field: str) -> tuple[str, ...]:
     names: Sequence[str] = value  # type: ignore[assignment]  # a list on the wire
     if len(names) > NON_RETRYABLE_MAX:
         raise _too_many(field, len(names), NON_RETRYABLE_MAX)
-    return tuple(dict.fromkeys(_name(name, f"{field}[{at}]") for at, name in enumerate(names)))
+    return tuple(dict.fromkeys(_name(name, f"{field}[{index}]") for index, name in enumerate(names)))
 
 
 def _tenants(value: object, field: str) -> tuple[TenantRecord, ...]:
@@ -344,12 +346,12 @@ def _tenants(value: object, field: str) -> tuple[TenantRecord, ...]:
     if len(tenants) > TENANTS_MAX:
         raise _too_many(field, len(tenants), TENANTS_MAX)
     found: dict[str, TenantRecord] = {}
-    for at, each in enumerate(tenants):
-        checked = _tenant(each, f"{field}[{at}]")
+    for index, tenant in enumerate(tenants):
+        checked = _tenant(tenant, f"{field}[{index}]")
         if checked.tenant in found:
             raise RefusedError(
                 INVALID_FIELD, "Expected {field} to differ from the others, but it is there twice.",
-                f"{field}[{at}].tenant",
+                f"{field}[{index}].tenant",
             )  # fmt: skip
         found[checked.tenant] = checked
     return tuple(found.values())

@@ -61,8 +61,8 @@ def name_of(identity: str) -> str:
 
 def _identities(fields: Fields, name: str) -> tuple[str, ...]:
     found = fields.texts(name)
-    for each in found:
-        if not _IDENTITY.fullmatch(each):
+    for identity in found:
+        if not _IDENTITY.fullmatch(identity):
             raise fields.wrong(name, "a list of identities, each a name, a slash and 32 hex digits")
     return found
 
@@ -349,7 +349,7 @@ class PlanRecord:
     @classmethod
     def decode(cls, key: str, value: bytes) -> "PlanRecord":
         fields = Fields.parse(key, value)
-        steps = tuple(StepRecord.of(each) for each in fields.inners("steps"))
+        steps = tuple(StepRecord.of(inner) for inner in fields.inners("steps"))
         return cls(
             plan_id=fields.text("id"),
             revision=fields.whole("revision"),

@@ -122,8 +122,8 @@ class MapStore(NodeStore):
                 return Decision(record)
             if record.replicas != tuple(expected):
                 raise conflict(f"the replicas of shard {shard}")
-            for at, name in enumerate(added):
-                if why := check_destination(name, rows[1 + 2 * at], rows[2 + 2 * at]):
+            for index, name in enumerate(added):
+                if why := check_destination(name, rows[1 + 2 * index], rows[2 + 2 * index]):
                     raise node_not_found(f"{name}, because {why},", "replicas")
             desired = replace(record, replicas=tuple(new))
             return Decision(desired, [Put(key, desired.encode())])

@@ -72,7 +72,7 @@ class ShardStore(Transactions):
         def change(record: ShardRecord) -> ShardRecord | None:
             if identity not in record.leaving:
                 return None
-            return replace(record, leaving=tuple(each for each in record.leaving if each != identity))
+            return replace(record, leaving=tuple(replica for replica in record.leaving if replica != identity))
 
         await self.change_shard(shard, change)
 

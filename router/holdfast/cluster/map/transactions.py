@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from holdfast.cluster.etcd.api import Delete, Etcd, OutcomeUnknownError, Put, Row, Unchanged
+from holdfast.cluster.etcd.api import CommitUnknownError, Delete, Etcd, Put, Row, Unchanged
 from holdfast.cluster.map.keys import keys_of
 from holdfast.cluster.map.records import ClusterRecord
 from holdfast.common.backoff import Backoff
@@ -44,7 +44,7 @@ class Transactions:
         `decide` is called again after every conflict, and also after a commit whose answer was lost. So what it wants
         must look done to it once it is done. `what` names, for people, the thing that others keep changing.
         """
-        lost: OutcomeUnknownError | None = None
+        lost: CommitUnknownError | None = None
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 await self.sleep(_BACKOFF.pause_s(attempt, random.random))
@@ -55,7 +55,7 @@ class Transactions:
             compares = [unchanged(key, row) for key, row in zip(keys, rows, strict=True)]
             try:
                 committed = await self.etcd.commit(compares, decision.changes)
-            except OutcomeUnknownError as error:
+            except CommitUnknownError as error:
                 lost = error
                 continue
             lost = None

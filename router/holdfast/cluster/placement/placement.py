@@ -55,7 +55,10 @@ def place(shards: int, replication: int, nodes: Sequence[NodeSpec]) -> dict[int,
     _mix(replicas, ordered, replication, zone_max)
     leaders = _first_leaders(replicas, ordered)
     return {
-        shard: [ordered[leaders[shard]].name, *sorted(ordered[at].name for at in replicas[shard] - {leaders[shard]})]
+        shard: [
+            ordered[leaders[shard]].name,
+            *sorted(ordered[replica].name for replica in replicas[shard] - {leaders[shard]}),
+        ]
         for shard in range(shards)
     }
 
@@ -85,22 +88,22 @@ def fair_shares(
     zone_left = {zone: Fraction(room) for zone, room in zone_room.items()}
     left = Fraction(total)
     for weights in ([max(0, node.capacity) for node in nodes], [int(node.capacity <= 0) for node in nodes]):
-        open_nodes = {at for at, weight in enumerate(weights) if weight}
+        open_nodes = {index for index, weight in enumerate(weights) if weight}
         while open_nodes and left > 0:
-            level = left / sum(weights[at] for at in open_nodes)
+            level = left / sum(weights[index] for index in open_nodes)
             full = set(open_nodes)
-            for at in open_nodes:
-                if Fraction(node_room[at], weights[at]) < level:
-                    level, full = Fraction(node_room[at], weights[at]), {at}
+            for position in open_nodes:
+                if Fraction(node_room[position], weights[position]) < level:
+                    level, full = Fraction(node_room[position], weights[position]), {position}
             for zone, room in sorted(zone_left.items()):
-                members = {at for at in open_nodes if nodes[at].zone == zone}
-                if members and room / sum(weights[at] for at in members) < level:
-                    level, full = room / sum(weights[at] for at in members), members
-            for at in full:
-                shares[at] = level * weights[at]
-                left -= shares[at]
-                if nodes[at].zone in zone_left:
-                    zone_left[nodes[at].zone] -= shares[at]
+                members = {index for index in open_nodes if nodes[index].zone == zone}
+                if members and room / sum(weights[index] for index in members) < level:
+                    level, full = room / sum(weights[index] for index in members), members
+            for position in full:
+                shares[position] = level * weights[position]
+                left -= shares[position]
+                if nodes[position].zone in zone_left:
+                    zone_left[nodes[position].zone] -= shares[position]
             open_nodes -= full
     return shares
 
@@ -251,7 +254,7 @@ def spread_one_each(
         here = {holders[shard]} & set(may_lead)
         pools[shard] = Pool(frozenset(here), here, 1 - len(here), tuple(may_lead), {"": len(here)}, 1)
     room = Counter(node for may_lead in candidates.values() for node in may_lead)
-    shares = fair_shares(len(pools), nodes, [room[at] for at in range(len(nodes))], {})
+    shares = fair_shares(len(pools), nodes, [room[index] for index in range(len(nodes))], {})
     Spreader(pools, [""] * len(nodes), shares).run()  # zones do not matter for who leads
     return {shard: next(iter(pool.here)) for shard, pool in pools.items()}
 
@@ -260,10 +263,10 @@ def _dealt(shards: int, nodes: Sequence[NodeSpec], shares: Sequence[Fraction]) -
     """Dealt like cards, node after node, zone after zone: then no shard gets a node twice, or a zone too often."""
     replicas: list[set[int]] = [set() for _ in range(shards)]
     dealt, due = 0, Fraction(0)
-    for at in range(len(nodes)):
-        due += shares[at]
+    for index in range(len(nodes)):
+        due += shares[index]
         while dealt < floor(due):
-            replicas[dealt % shards].add(at)
+            replicas[dealt % shards].add(index)
             dealt += 1
     return replicas
 

@@ -77,14 +77,14 @@ def rebalance(
         zone_room.update(room)
         node_room.update({*pool.candidates, *pool.here})
     total = sum(len(pool.here) + pool.unplaced for pool, _ in pools.values())
-    shares = fair_shares(total, usable, [node_room[at] for at in range(len(usable))], zone_room)
+    shares = fair_shares(total, usable, [node_room[index] for index in range(len(usable))], zone_room)
     spreader = Spreader({shard: pool for shard, (pool, _) in pools.items()}, [node.zone for node in usable], shares)
     spreader.run()
     names = {node.name for node in usable}
     loads = Counter(name for replicas in current.values() for name in set(replicas))
     moves = []
     for shard, pool in sorted(spreader.pools.items()):
-        before, after = set(current[shard]), {usable[at].name for at in pool.here}
+        before, after = set(current[shard]), {usable[index].name for index in pool.here}
         gone = sorted((before & (names | draining)) - after)
         for source, destination in _paired(gone, sorted(after - before), zone_of):
             if source in draining:
@@ -109,7 +109,7 @@ def spread_leaders(
     A shard whose leader is not known or away has nobody who could hand over; it elects one by itself.
     """
     names = sorted(alive - draining)
-    numbers = {name: at for at, name in enumerate(names)}
+    numbers = {name: index for index, name in enumerate(names)}
     candidates = {}
     for shard, voters in replicas.items():
         may_lead = sorted({numbers[name] for name in voters if name in numbers})
@@ -120,8 +120,8 @@ def spread_leaders(
     wanted = spread_one_each(holders, candidates, specs)
     leads = Counter(leaders[shard] for shard in candidates)
     transfers = []
-    for shard, at in sorted(wanted.items()):
-        source, destination = leaders[shard], names[at]
+    for shard, node in sorted(wanted.items()):
+        source, destination = leaders[shard], names[node]
         if source != destination:
             counts = f"{source} leads {leads[source]} shards, {destination} {leads[destination]}"
             why = f"{source} drains" if source in draining else counts
@@ -190,22 +190,6 @@ def check_transfers(
     return verdict
 
 
-def check_enough_nodes(
-    replication: int, nodes: Iterable[NodeSpec], draining: Set[str], alive: Set[str]
-) -> list[PlanProblem]:
-    """Whether a cluster with this replication factor can be made of the nodes that are there."""
-    usable = sorted(node.name for node in nodes if node.name in alive - draining)
-    if replication <= len(usable):
-        return []
-    return [
-        PlanProblem(
-            NOT_ENOUGH_NODES,
-            f"Expected at least {replication} nodes for {replication} replicas, but {_listed(usable)}: "
-            "start more nodes, or choose a smaller replication factor.",
-        )
-    ]
-
-
 def in_turns(steps: Sequence[Step]) -> list[Step]:
     """In an order in which many can be made side by side, with no node, and no shard, in two of them at a time."""
     ordered: list[Step] = []
@@ -233,7 +217,7 @@ def _pools(
     alive: Set[str],
 ) -> dict[int, tuple[Pool, dict[str, int]]]:
     """The replicas of each shard that can move, and the room that it has for them in each zone."""
-    numbers = {node.name: at for at, node in enumerate(usable)}
+    numbers = {node.name: index for index, node in enumerate(usable)}
     zone_sizes = Counter(node.zone for node in usable)
     zones = len({zone for name, zone in zone_of.items() if name not in draining})
     loads = Counter(name for replicas in current.values() for name in set(replicas))
@@ -242,7 +226,7 @@ def _pools(
         names = set(replicas)
         origin = frozenset(numbers[name] for name in names if name in numbers)
         if _lacks_majority(shard, replicas, alive):
-            room = dict(Counter(usable[at].zone for at in origin))
+            room = dict(Counter(usable[index].zone for index in origin))
             pools[shard] = (Pool(origin, set(origin), 0, (), dict(room), 0), room)
             continue
         stays = {name for name in names if name not in numbers and name not in draining}
@@ -253,10 +237,10 @@ def _pools(
         zone_counts = Counter(fixed)
         here = set()
         # Too many in a zone: of those, the ones on the fullest nodes have to leave.
-        for at in sorted(origin, key=lambda at: (loads[usable[at].name], at)):
-            if zone_counts[usable[at].zone] < zone_max:
-                zone_counts[usable[at].zone] += 1
-                here.add(at)
+        for member in sorted(origin, key=lambda member: (loads[usable[member].name], member)):
+            if zone_counts[usable[member].zone] < zone_max:
+                zone_counts[usable[member].zone] += 1
+                here.add(member)
         pools[shard] = (
             Pool(origin, here, movable - len(here), tuple(range(len(usable))), dict(zone_counts), zone_max), room
         )  # fmt: skip

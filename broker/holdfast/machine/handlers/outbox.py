@@ -23,15 +23,15 @@ def _outbox(draft: Draft, destination: int) -> Outbox:
     return Outbox() if row is None else Outbox.decode(row)
 
 
-def refuse_remote(draft: Draft, remote_follow_ups: Iterable[RemoteFollowUp], waiting_max: int) -> Rejection | None:
-    """Why follow-ups for other shards cannot be posted, if they cannot."""
+def refuse_outbox(draft: Draft, remote_follow_ups: Iterable[RemoteFollowUp], waiting_max: int) -> Rejection | None:
+    """Why follow-ups for other shards cannot be taken into the outbox, if they cannot."""
     for destination, count in Counter(remote.destination for remote in remote_follow_ups).items():
         if _outbox(draft, destination).waiting + count > waiting_max:
             return outbox_full(destination, waiting_max)
     return None
 
 
-def post(draft: Draft, remote_follow_ups: Iterable[RemoteFollowUp]) -> None:
+def put_into_outbox(draft: Draft, remote_follow_ups: Iterable[RemoteFollowUp]) -> None:
     """Puts follow-ups for other shards into the outbox, each behind what is there for its destination."""
     for remote in remote_follow_ups:
         box = _outbox(draft, remote.destination)

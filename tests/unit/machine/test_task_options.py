@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.machine import entries, keys, rows
-from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Timing
+from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, StateDuration
 from holdfast.machine.entries import AckItem
 from holdfast.machine.invariants import violations
 from holdfast.machine.outcomes import Accepted, Claimed, Extended, Moved
@@ -335,10 +335,12 @@ def test_a_ready_task_of_another_priority_joins_the_end_of_its_line(shard: Shard
     assert [ready[1:4] for ready in shard.effects.withdrawn] == [(4, 1, task_id)]
     assert [ready[1:4] for ready in shard.effects.ready] == [(9, 3, task_id)]
     shard.claim(task_id)
-    assert shard.effects.timings == [Timing(QUEUE, b"", READY_TO_CLAIM, 30)], "how long it waited is not forgotten"
+    assert shard.effects.timings == [StateDuration(QUEUE, b"", READY_TO_CLAIM, 30)], (
+        "how long it waited is not forgotten"
+    )
     shard.now_ms += 7
     shard.ack(task_id, shard.task(task_id).token)
-    assert shard.effects.timings == [Timing(QUEUE, b"", CLAIM_TO_ACK, 7)]
+    assert shard.effects.timings == [StateDuration(QUEUE, b"", CLAIM_TO_ACK, 7)]
 
 
 def test_a_task_that_comes_back_has_waited_since_it_joined_the_line(shard: Shard) -> None:
@@ -352,7 +354,7 @@ def test_a_task_that_comes_back_has_waited_since_it_joined_the_line(shard: Shard
     assert (task.changed_ms, task.ready_since_ms) == (START_MS + 47, START_MS)
     shard.now_ms += 3
     shard.claim(task_id)
-    assert shard.effects.timings == [Timing(QUEUE, b"", READY_TO_CLAIM, 3)]
+    assert shard.effects.timings == [StateDuration(QUEUE, b"", READY_TO_CLAIM, 3)]
     shard.fail(task_id, shard.task(task_id).token)
     shard.now_ms += BACKOFF_MS
     shard.promote(task_id)

@@ -19,7 +19,7 @@ from holdfast.raft.messages import (
     RequestVote,
     VoteReply,
 )
-from tests.simulation.raft_group_ablations import CountsFormerLives, ForgetsItsFormerLog
+from tests.simulation.raft_group_ablations import CreditsTombstones, ForgetsItsFormerLog
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
@@ -89,7 +89,7 @@ def a_refusal_of_before_moves_nothing(engine: type[ShardRaft]) -> None:
 def test_who_is_added_again_is_not_credited_with_a_former_life(scene: Scene) -> None:
     scene(ShardRaft)
     with pytest.raises(AssertionError):
-        scene(CountsFormerLives)
+        scene(CreditsTombstones)
 
 
 def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_heartbeat(stage: Stage) -> None:
@@ -124,7 +124,7 @@ def test_a_deleted_replica_votes_once_in_a_term() -> None:
         stage[candidate]._stand_for_election(transfer=True)
         stage.sync(candidate)
     asked = [message for sender, to, message in stage.on_the_way if (sender, to) == ("b", "c")]
-    stage.on_the_way = [each for each in stage.on_the_way if each[:2] in (("a", "c"), ("a", "d"), ("b", "e"))]
+    stage.on_the_way = [message for message in stage.on_the_way if message[:2] in (("a", "c"), ("a", "d"), ("b", "e"))]
     stage.deliver("acd")
     stage.deliver("be")
     a, b = stage["a"], stage["b"]

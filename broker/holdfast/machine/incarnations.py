@@ -1,9 +1,9 @@
-"""A shard's state begins another life: of a copy that was restored, or of what one replica had left.
+"""A shard's state begins another incarnation: of a copy that was restored, or of what one replica had left.
 
-Whoever claimed a task in the former life may still be at work, and believes in its token. So all claims are given back,
-which spends nothing, and the incarnation grows: tokens of the new life are larger than all of the former one.
+Whoever claimed a task in the former one may still be at work, and believes in its token. So all claims are given back,
+which spends nothing, and the incarnation grows: tokens of the new one are larger than all of the former one.
 
-Other shards know a source of tasks by its number and its incarnation (INBOX). When all shards begin another life
+Other shards know a source of tasks by its number and its incarnation (INBOX). When all shards begin another one
 together, what each had received of the others is carried over to their new incarnations: what comes again is known.
 When one shard does so alone, it does not know any more what it had received after the end of what is left of it, nor do
 the sources: it forgets all of them, and takes from each what that brings next.
@@ -24,9 +24,9 @@ KEEP_MS = 600_000  # for which a task that was to be cancelled is kept, as by a 
 _EXPIRY_BYTES = 9  # of a CLAIM_EXPIRY key: the family and the time
 
 
-def begin_new_life(kv: OrderedKV, incarnation: int, sources: Mapping[int, tuple[int, int]]) -> Meta:
+def begin_incarnation(kv: OrderedKV, incarnation: int, sources: Mapping[int, tuple[int, int]]) -> Meta:
     """Changes the state, which nobody else has open; what it says of itself then. `sources`: by shard, the former and
-    the new incarnation of those that begin another life together with this one."""
+    the new incarnation of those that begin another one together with this one."""
     machine = Machine(kv)
     if incarnation <= machine.meta.incarnation:
         raise ValueError(f"Expected an incarnation above {machine.meta.incarnation}, but got {incarnation}.")
@@ -47,7 +47,7 @@ def _give_claims_back(kv: OrderedKV, machine: Machine) -> None:
     start, stop = keys.family_start(keys.CLAIM_EXPIRY), keys.family_start(keys.CLAIM_EXPIRY + 1)
     while rows := kv.scan(start, stop, ENTRY_ITEMS_MAX):
         ranges = machine.reader.ranges_at([key[_EXPIRY_BYTES:] for key, _row in rows])
-        task_ids = [later_task_id(first, at) for first, count in ranges for at in range(count)][:ENTRY_ITEMS_MAX]
+        task_ids = [later_task_id(first, index) for first, count in ranges for index in range(count)][:ENTRY_ITEMS_MAX]
         claimed = zip(task_ids, machine.executions(task_ids), strict=True)
         items = [ClaimRef(task_id, task.token) for task_id, task in claimed if task is not None]
         meta = machine.meta

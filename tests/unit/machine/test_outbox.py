@@ -21,7 +21,7 @@ AWAY = 2
 
 
 def remote_follow_ups(*envelopes: bytes, destination: int = AWAY) -> tuple[RemoteFollowUp, ...]:
-    return tuple(RemoteFollowUp(at, destination, 0, envelope) for at, envelope in enumerate(envelopes))
+    return tuple(RemoteFollowUp(index, destination, 0, envelope) for index, envelope in enumerate(envelopes))
 
 
 def ack_away(
@@ -210,7 +210,7 @@ def test_a_conflict_that_is_retried_runs_and_has_no_part_in_the_id(shard: Shard)
 def test_messages_are_compared_with_those_before_them(shard: Shard) -> None:
     outcome = receive(shard, 1, *(new_task(request_id=b"r", digest=digest) for digest in (8, 7, 8)))
     assert isinstance(outcome, Received)
-    assert [(each.duplicate, each.state) for each in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
+    assert [(item.duplicate, item.state) for item in outcome.accepted] == [(False, 0), (False, DEAD), (True, READY)]
 
 
 # --- two shards and a bad road between them ---------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class BadRoad(RuleBasedStateMachine):
         self.source, self.destination = OneSide(1), OneSide(AWAY)
         self.road: list[Batch] = []  # sent and not lost; each may arrive any number of times
         self.answers: list[int] = []  # the same, back
-        self.posted: list[bytes] = []
+        self.outgoing: list[bytes] = []
         self.relay_sent: Batch | None = None  # what the relay waits for an answer to
 
     @rule(count=st.integers(1, 3))
@@ -267,11 +267,11 @@ class BadRoad(RuleBasedStateMachine):
         claim = entries.Claim(START_MS, START_MS + 9, b"", b"", 0, [accepted.task_id], [])
         (claimed,) = self.source.apply(claim)
         assert isinstance(claimed, Claimed)
-        names = [b"%d" % (len(self.posted) + at) for at in range(count)]
+        names = [b"%d" % (len(self.outgoing) + index) for index in range(count)]
         item = AckItem(accepted.task_id, claimed.token, None, (), remote_follow_ups(*names))
         (outcome,) = self.source.apply(entries.AckAway(START_MS, KEEP_MS, 6, [item]))
         if isinstance(outcome, Acked):
-            self.posted += names
+            self.outgoing += names
         else:
             assert code(outcome) == "OUTBOX_FULL"
 
@@ -326,15 +326,15 @@ class BadRoad(RuleBasedStateMachine):
     @invariant()
     def arrived_once_and_in_order(self) -> None:
         arrived = [row for _, row in rows_of(self.destination.kv, b"\x02", b"\x03")]
-        assert arrived == self.posted[: len(arrived)]
+        assert arrived == self.outgoing[: len(arrived)]
         waiting = rows_of(self.source.kv, keys.outbox(AWAY, 1), keys.outbox_end(AWAY))
         left = [rows.OutboxMessage.decode(row).envelope for _, row in waiting]
-        assert left == self.posted[len(self.posted) - len(left) :]
-        assert len(arrived) + len(left) >= len(self.posted), "nothing is gone here before it is there"
+        assert left == self.outgoing[len(self.outgoing) - len(left) :]
+        assert len(arrived) + len(left) >= len(self.outgoing), "nothing is gone here before it is there"
 
     def teardown(self) -> None:
         """Once the road is good everything arrives."""
-        for _ in range(len(self.posted) + 1):
+        for _ in range(len(self.outgoing) + 1):
             self.send(4)
             if self.relay_sent is None:
                 break
@@ -343,7 +343,7 @@ class BadRoad(RuleBasedStateMachine):
             self.answers = self.answers[-1:]
             self.answer(0, False)
         arrived = Counter(row for _, row in rows_of(self.destination.kv, b"\x02", b"\x03"))
-        assert arrived == Counter(self.posted)
+        assert arrived == Counter(self.outgoing)
         for side in (self.source, self.destination):
             side.check_replica(3)
             side.check_replica(1000)

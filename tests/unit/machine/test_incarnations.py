@@ -1,12 +1,13 @@
-"""A shard's state begins another life: nothing is lost, no claim of the former life holds, sources are known again."""
+"""A shard's state begins another incarnation: nothing is lost, no claim of the former one holds, sources are known
+again."""
 
 import random
 
 import pytest
 
 from holdfast.machine import keys
+from holdfast.machine.incarnations import begin_incarnation, inboxes
 from holdfast.machine.invariants import violations
-from holdfast.machine.lives import begin_new_life, inboxes
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Inbox
 from tests.unit.machine.machine_shard import Shard, code
 
@@ -24,7 +25,7 @@ def test_claims_are_given_back_and_tokens_grow() -> None:
     shard.cancel(unwanted)
     index = shard.machine.meta.applied_index
 
-    meta = begin_new_life(shard.kv, 2, {})
+    meta = begin_incarnation(shard.kv, 2, {})
 
     assert meta.incarnation == 2
     assert meta.applied_index > index, "claims are given back by entries"
@@ -78,7 +79,7 @@ def test_whatever_has_happened_nothing_is_lost(seed: int) -> None:
         step()
     before = {task_id: shard.task(task_id).state for task_id in tasks}
     unwanted = {task_id for task_id in tasks if shard.task(task_id).cancel_requested}
-    begin_new_life(shard.kv, 2, {})
+    begin_incarnation(shard.kv, 2, {})
     assert violations(shard.kv) == []
     shard.restart()
     for task_id, state in before.items():
@@ -94,7 +95,7 @@ def test_sources_that_begin_another_life_too_are_known_by_it() -> None:
         keys.inbox(1, 2): Inbox(20).encode(),
         keys.inbox(4, 1): Inbox(5).encode(),
     })  # fmt: skip
-    begin_new_life(shard.kv, 3, {1: (2, 3), 4: (1, 2), 7: (1, 3)})
+    begin_incarnation(shard.kv, 3, {1: (2, 3), 4: (1, 2), 7: (1, 3)})
     assert list(inboxes(shard.kv)) == [(1, 3, Inbox(20)), (4, 2, Inbox(5))]
 
 
@@ -102,7 +103,7 @@ def test_of_a_shard_that_does_so_alone_all_sources_begin_where_they_are() -> Non
     shard = Shard()
     shard.enqueue()
     shard.kv.write({keys.inbox(1, 1): Inbox(10).encode()})
-    begin_new_life(shard.kv, 2, {})
+    begin_incarnation(shard.kv, 2, {})
     assert list(inboxes(shard.kv)) == []
 
 
@@ -110,4 +111,4 @@ def test_lives_only_go_forward() -> None:
     shard = Shard(incarnation=5)
     shard.enqueue()
     with pytest.raises(ValueError, match="above 5"):
-        begin_new_life(shard.kv, 5, {})
+        begin_incarnation(shard.kv, 5, {})
