@@ -168,8 +168,9 @@ class NodeWire:
         self._network = network
         self._me = me
 
-    def send(self, identity: str, messages: list[Message]) -> None:
-        self._network.send(self._me, identity, messages)
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
+        for identity in identities:
+            self._network.send(self._me, identity, messages)
 
     def drop(self, identity: str, detail: str) -> None:
         raise ValueError(f"Expected no message of {identity} to be refused, for it is correct, but one was: {detail}.")

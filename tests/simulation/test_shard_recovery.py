@@ -319,7 +319,7 @@ ABLATIONS = {
     "tasks that were picked in vain and are not given back": Ablation(Scheduler, "give_back", Scheduler.settle, 12),
     "a scheduler that outlives a round without room": Ablation(Scheduler, "reset", lambda _scheduler: None, 17, fills),
     "waiters that nobody wakes": Ablation(Reserver, "serve_waiters", lambda _reserver, _queue: None),
-    "answering with claims that are on their way back": Ablation(Reserver, "still_held", all_claims),
+    "answering with claims that are on their way back": Ablation(Reserver, "still_held", all_claims, 111),
     "cutting what the flush did not reach": Ablation(
         world, "Checkpointer", CutsWhatTheFlushDidNotReach, 11, lambda plan: plan.cuts_log and plan.flush_seconds > 0.1
     ),

@@ -88,8 +88,8 @@ class Draft:
     def read_ahead(self, task_ids: list[bytes]) -> None:
         """Fetches the executions of an entry's tasks in one go."""
         tasks = self._tasks
-        has_run = self.runs.has_at_hand
-        unknown = [task_id for task_id in task_ids if task_id not in tasks and not has_run(task_id)]
+        run_of = self.runs.at_hand
+        unknown = [task_id for task_id in task_ids if task_id not in tasks and run_of(task_id) is None]
         if unknown:
             wanted = [keys.execution(task_id) for task_id in unknown]
             for task_id, key, row in zip(unknown, wanted, self._kv.get_many(wanted), strict=True):
@@ -128,8 +128,8 @@ class Draft:
 
     def peek_executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         """Executions for reading only, and only until something else is applied."""
-        tasks = self._tasks
-        found = [tasks.get(task_id) for task_id in task_ids]
+        tasks, at_hand = self._tasks, self.runs.execution_at_hand
+        found = [tasks.get(task_id) or at_hand(task_id) for task_id in task_ids]
         unknown = [index for index, task in enumerate(found) if task is None]
         if unknown:
             rows = self._kv.get_many([keys.execution(task_ids[index]) for index in unknown])

@@ -113,7 +113,7 @@ class Machine:
 
     def __init__(self, kv: OrderedKV, *, shard: int = 0, incarnation: int = 1) -> None:
         self._draft = Draft(kv)
-        self.reader = Reader(kv)  # of what was committed
+        self.reader = Reader(kv, self._draft.runs.at_hand)  # of what was committed
         if self._draft.meta.applied_index == 0:
             self._draft.meta.shard = shard
             self._draft.meta.incarnation = incarnation

@@ -81,15 +81,17 @@ class TaskView:
 class Reader:
     """The rows of a state. The machine owns it; whoever decides reads through it, and only the machine writes."""
 
-    __slots__ = ("get", "get_many", "scan")
+    __slots__ = ("_run_at_hand", "get", "get_many", "scan")
 
     # As the state has them: nothing in between, because whoever picks tasks reads much.
     get: Callable[[bytes], bytes | None]
     get_many: Callable[[list[bytes]], list[bytes | None]]
     scan: Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, run_at_hand: Callable[[bytes], Run | None] = lambda _task_id: None) -> None:
+        """`run_at_hand`: the run of a task, where it need not be read to know which tasks are in it."""
         self.get, self.get_many, self.scan = rows.get, rows.get_many, rows.scan
+        self._run_at_hand = run_at_hand
 
     # --- tasks ------------------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class Reader:
     def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
         """What so many consecutive tasks of a run share, and the payload of each; None if none of them is in a run, or
         all have finished."""
-        return RunReader(self).payloads(task_id, count)
+        return RunReader(self, self._run_at_hand(task_id)).payloads(task_id, count)
 
     def ranges_at(self, task_ids: list[bytes]) -> list[TaskRange]:
         """The tasks that a row stands for in an index of CLAIM_EXPIRY or RETENTION: that of a stretch has the id of
@@ -254,9 +256,9 @@ class RunReader:
 
     __slots__ = ("_payloads", "_rows", "_run")
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, run: Run | None = None) -> None:
         self._rows = rows
-        self._run: Run | None = None
+        self._run = run
         self._payloads: tuple[Run, RunPayloads] | None = None
 
     def _find(self, task_id: bytes) -> tuple[Run, int] | None:

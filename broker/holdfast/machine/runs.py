@@ -120,9 +120,15 @@ class Runs:
             self._payloads = run, RunPayloads(row)
         return self._payloads[1].envelope(place)
 
-    def has_at_hand(self, task_id: bytes) -> bool:
-        """Whether a task is in a run for which nothing need be read. It may have departed."""
-        return self._at_hand(task_id_sequence(task_id)) is not None
+    def at_hand(self, task_id: bytes) -> Run | None:
+        """The run that a task is in, or was before it departed, if nothing need be read for it."""
+        return self._at_hand(task_id_sequence(task_id))
+
+    def execution_at_hand(self, task_id: bytes) -> Execution | None:
+        """The same as `execution` of a task for which nothing need be read."""
+        run = self.at_hand(task_id)
+        place = None if run is None else run.place(task_id)
+        return None if run is None or place is None else run.execution(place)
 
     def execution(self, task_id: bytes) -> Execution | None:
         """Of a task that is in a run, for reading; None if it is in none, or has departed."""

@@ -49,6 +49,8 @@ _MEMBER_HEAD = struct.Struct(">H")
 
 _KINDS = {kind.value: kind for kind in EntryKind}
 
+Buffer = bytes | memoryview  # of a message: what is kept of it is copied out
+
 
 class FrameError(ValueError):
     """These bytes are no message of ours: whoever sent them is not to be trusted with more."""
@@ -103,7 +105,7 @@ def _encode_append(message: Append) -> bytes:
     return b"".join(parts)
 
 
-def decode(data: bytes) -> Message:
+def decode(data: Buffer) -> Message:
     """The message in these bytes; raises `FrameError` for anything else."""
     reader = _READERS.get(data[0]) if data else None
     if reader is None:
@@ -114,7 +116,7 @@ def decode(data: bytes) -> Message:
     return message
 
 
-def peek(data: bytes) -> Sign | None:
+def peek(data: Buffer) -> Sign | None:
     """The sign of life in the bytes of a message, if it is one of those that have one."""
     kind = data[0] if data else 0
     if kind == _APPEND_REPLY and len(data) == _THREE_AND_FLAG.size:
@@ -126,7 +128,7 @@ def peek(data: bytes) -> Sign | None:
     return None
 
 
-def _unpack(form: struct.Struct, data: bytes) -> tuple[int, ...]:
+def _unpack(form: struct.Struct, data: Buffer) -> tuple[int, ...]:
     """All fields of a message of fixed size, without its kind."""
     if len(data) != form.size:
         raise FrameError(f"a message of {len(data)} bytes where it takes {form.size}")
@@ -145,35 +147,35 @@ def _flag(number: int) -> bool:
     return number == 1
 
 
-def _read_pre_vote(data: bytes) -> Message:
+def _read_pre_vote(data: Buffer) -> Message:
     return PreVote(*_unpack(_THREE, data))
 
 
-def _read_pre_vote_reply(data: bytes) -> Message:
+def _read_pre_vote_reply(data: Buffer) -> Message:
     term, granted = _unpack(_ONE_AND_FLAG, data)
     return PreVoteReply(term, _flag(granted))
 
 
-def _read_request_vote(data: bytes) -> Message:
+def _read_request_vote(data: Buffer) -> Message:
     term, last_index, last_term, transfer = _unpack(_THREE_AND_FLAG, data)
     return RequestVote(term, last_index, last_term, _flag(transfer))
 
 
-def _read_vote_reply(data: bytes) -> Message:
+def _read_vote_reply(data: Buffer) -> Message:
     term, granted = _unpack(_ONE_AND_FLAG, data)
     return VoteReply(term, _flag(granted))
 
 
-def _read_append_reply(data: bytes) -> Message:
+def _read_append_reply(data: Buffer) -> Message:
     term, index, number, success = _unpack(_THREE_AND_FLAG, data)
     return AppendReply(term, _flag(success), index, number)
 
 
-def _read_timeout_now(data: bytes) -> Message:
+def _read_timeout_now(data: Buffer) -> Message:
     return TimeoutNow(*_unpack(_ONE, data))
 
 
-def _read_append(data: bytes) -> Message:
+def _read_append(data: Buffer) -> Message:
     if len(data) < _APPEND_HEAD.size:
         raise FrameError("entries without their beginning")
     _, term, previous_index, previous_term, commit_index, number, now_ms, count = _checked(
@@ -185,7 +187,7 @@ def _read_append(data: bytes) -> Message:
     return Append(term, previous_index, previous_term, entries, commit_index, number, now_ms)
 
 
-def _read_entries(data: bytes, count: int, index: int, least_term: int, term: int) -> tuple[LogEntry, ...]:
+def _read_entries(data: Buffer, count: int, index: int, least_term: int, term: int) -> tuple[LogEntry, ...]:
     """The entries after this index, whose terms grow from the least to the leader's own."""
     # Each entry has at least its head, so the size bounds the count before anything is made for it.
     if count > ENTRIES_MAX or count * _ENTRY_HEAD.size > len(data):
@@ -202,7 +204,7 @@ def _read_entries(data: bytes, count: int, index: int, least_term: int, term: in
         if size == 0 or not least_term <= entry_term <= term:
             raise FrameError("entries that no leader has")
         index, least_term = index + 1, entry_term
-        entries.append(_checked_entry(index, entry_term, data[place], data[place + 1 : place + size]))
+        entries.append(_checked_entry(index, entry_term, data[place], bytes(data[place + 1 : place + size])))
         place += size
     if place != len(data):
         raise FrameError("bytes behind the last entry")
@@ -285,7 +287,7 @@ def _member_bytes(data: bytes, place: int) -> int:
     return size
 
 
-_READERS: dict[int, Callable[[bytes], Message]] = {
+_READERS: dict[int, Callable[[Buffer], Message]] = {
     _PRE_VOTE: _read_pre_vote,
     _PRE_VOTE_REPLY: _read_pre_vote_reply,
     _REQUEST_VOTE: _read_request_vote,

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from holdfast.raft.codec import decode_configuration, decode_payload, encode_payload
+from holdfast.raft.codec import decode_configuration, decode_payload
 from holdfast.raft.journal import NOTHING, Last
 from holdfast.raft.messages import Configuration, EntryKind, LogEntry
 from holdfast.wal.node_log import NodeLog
@@ -255,7 +255,7 @@ class NodeJournal:
         return self._terms[bisect_right(self._term_starts, index) - 1]
 
     def append(self, entry: LogEntry) -> None:
-        self._log.stage_entry(self._shard, entry.index, entry.term, encode_payload(entry))
+        self._log.stage_entry(self._shard, entry.index, entry.term, entry.command, head=bytes((entry.kind,)))
         self.is_durable = False
         self._last_index = entry.index
         self._recent.append(entry)

@@ -152,7 +152,7 @@ class RealDisk:
                 missing -= written
                 offset += written
                 if missing:
-                    pending = _drop(pending, written)
+                    pending = without_beginning(pending, written)
 
     def fdatasync(self, handle: int) -> None:
         with self._must_not_fail("fdatasync", self._names[handle]):
@@ -204,7 +204,7 @@ class RealDisk:
                 ) from error
 
 
-def _drop(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | memoryview]:
+def without_beginning(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | memoryview]:
     """What is left of the buffers after their first `count` bytes."""
     for position, buffer in enumerate(buffers):
         if count < len(buffer):

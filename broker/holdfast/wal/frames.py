@@ -96,11 +96,17 @@ class FrameCodec:
         self._header_seed = zlib.crc32(salt[:4])
         self._body_seed = zlib.crc32(salt[4:])
 
-    def body_crc(self, buffers: Iterable[bytes | memoryview]) -> int:
-        crc = self._body_seed
+    def body_crc(self, buffers: Iterable[bytes | memoryview], *, behind: int | None = None) -> int:
+        """`behind`: the CRC of a part of the body that these buffers follow."""
+        crc = self._body_seed if behind is None else behind
         for buffer in buffers:
             crc = zlib.crc32(buffer, crc)
         return crc
+
+    def record_crc(self, *parts: bytes | memoryview) -> int:
+        """Of a whole record, in one piece or several. It is kept in memory only: a frame is checked when the log is
+        opened, a record each time it is read after that. That of a body's first record is a part of the body's."""
+        return self.body_crc(parts)
 
     def pack_header(self, offset: int, header: FrameHeader) -> bytes:
         packed = _FRAME.pack(FRAME_MAGIC, header.round, header.body_bytes, header.body_crc)
@@ -138,15 +144,6 @@ def records(body: memoryview) -> Iterator[tuple[int, int, int, int, int, int]]:
             raise MalformedBodyError(f"the record at {position} of the round's body is longer than the round")
         yield kind, shard, index, term, position, length
         position = following
-
-
-def record_crc(*parts: bytes | memoryview) -> int:
-    """Of a whole record, in one piece or several. It is kept in memory only: a frame is checked when the log is opened,
-    a record each time it is read after that."""
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return crc
 
 
 def block_end(offset: int) -> int:

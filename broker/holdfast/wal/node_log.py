@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import struct
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -42,8 +41,8 @@ class LogRecord:
 
 
 class _Staged:
-    """What one round will hold: two buffers, header and payload, and one mark for each record. A mark is (kind, shard,
-    index, term, position among the records, payload)."""
+    """What one round will hold: two buffers, header and payload, and one mark for each record. A header may have the
+    beginning of its payload. A mark is (kind, shard, index, term, position among the records, payload)."""
 
     __slots__ = ("buffers", "marks", "size_bytes")
 
@@ -51,10 +50,6 @@ class _Staged:
         self.buffers: list[bytes] = []
         self.marks: list[tuple[int, int, int, int, int, bytes]] = []
         self.size_bytes = 0
-
-    def record_crcs(self) -> array[int]:
-        buffers = iter(self.buffers)
-        return array("I", [frames.record_crc(header, next(buffers)) for header in buffers])
 
 
 class NodeLog:
@@ -181,12 +176,15 @@ class NodeLog:
     def staged_bytes(self) -> int:
         return self._staged.size_bytes
 
-    def stage_entry(self, shard: int, index: int, term: int, payload: bytes) -> None:
-        """Adds an entry to the next round. Indexes of a shard are contiguous and begin at 1 or later."""
+    def stage_entry(self, shard: int, index: int, term: int, payload: bytes, *, head: bytes = b"") -> None:
+        """Adds an entry to the next round. Indexes of a shard are contiguous and begin at 1 or later.
+
+        `head`: what its payload begins with, for those who would have to copy a large one to join them.
+        """
         if index != self._next_index.get(shard, index) or index < 1:
             expected = self._next_index.get(shard, "1 or more")
             raise ValueError(f"Expected entry {expected} of shard {shard} next, but got {index}.")
-        self._stage(frames.ENTRY, shard, index, term, payload)
+        self._stage(frames.ENTRY, shard, index, term, payload, head)
         self._next_index[shard] = index + 1
 
     def stage_hard_state(self, shard: int, payload: bytes) -> None:
@@ -207,14 +205,15 @@ class NodeLog:
         else:
             self._next_index.pop(shard, None)
 
-    def _stage(self, kind: int, shard: int, index: int, term: int, payload: bytes) -> None:
+    def _stage(self, kind: int, shard: int, index: int, term: int, payload: bytes, head: bytes = b"") -> None:
         staged = self._staged
         position = staged.size_bytes
-        size_bytes = position + RECORD_HEADER_BYTES + len(payload)
+        length = len(head) + len(payload)
+        size_bytes = position + RECORD_HEADER_BYTES + length
         if size_bytes > frames.FRAME_BODY_BYTES_MAX:
             raise ValueError(f"Expected at most {frames.FRAME_BODY_BYTES_MAX} staged bytes, but got {size_bytes}.")
         try:
-            header = RECORD.pack(kind, shard, index, term, len(payload))
+            header = RECORD.pack(kind, shard, index, term, length) + head
         except struct.error as error:
             raise ValueError(f"Expected shard {shard}, index {index} and term {term} in range: {error}.") from error
         staged.buffers += (header, payload)
@@ -267,19 +266,20 @@ class NodeLog:
         self._closed = True
         try:
             if clean and self._index.segments:
-                self._writer.write([RECORD.pack(frames.CLOSED, 0, 0, 0, 0)], RECORD_HEADER_BYTES, self.hard_states)
+                self._writer.write([RECORD.pack(frames.CLOSED, 0, 0, 0, 0), b""], RECORD_HEADER_BYTES, self.hard_states)
         except DiskFullError:
             pass
         finally:
             self._writer.close()
 
-    def _publish(self, staged: _Staged, placed: RoundPosition, record_crcs: array[int]) -> None:
+    def _publish(self, staged: _Staged, placed: RoundPosition) -> None:
         index = self._index
         segment = placed.segment
         with index.lock:
             if not index.segments or index.segments[-1] is not segment:
                 index.add_segment(segment)
-            for (kind, shard, entry_index, term, position, payload), crc in zip(staged.marks, record_crcs, strict=True):
+            marks = zip(staged.marks, placed.record_crcs, strict=True)
+            for (kind, shard, entry_index, term, position, payload), crc in marks:
                 if kind == frames.ENTRY:
                     index.add_entry(segment, shard, entry_index, term, placed.records_start + position, crc)
                 elif kind == frames.HARD_STATE:
@@ -306,13 +306,12 @@ class _Step(Enum):
 class Flush:
     """One round on its way to the disk: `run()` in a thread, then `done()` or `abort()` on the loop."""
 
-    __slots__ = ("_log", "_placed", "_record_crcs", "_staged", "_step")
+    __slots__ = ("_log", "_placed", "_staged", "_step")
 
     def __init__(self, log: NodeLog, staged: _Staged) -> None:
         self._log = log
         self._staged = staged
         self._placed: RoundPosition | None = None
-        self._record_crcs = array("I")
         self._step = _Step.FROZEN
 
     @property
@@ -332,7 +331,6 @@ class Flush:
         self._step = _Step.RUNNING
         log = self._log
         try:
-            self._record_crcs = self._staged.record_crcs()  # here, because it takes a while and the loop has none
             self._placed = log._writer.write(self._staged.buffers, self._staged.size_bytes, log.hard_states)
         except DiskFullError:
             self._step = _Step.FROZEN
@@ -347,7 +345,7 @@ class Flush:
         self._expect(_Step.WRITTEN)
         assert self._placed is not None
         self._step = _Step.ENDED
-        self._log._publish(self._staged, self._placed, self._record_crcs)
+        self._log._publish(self._staged, self._placed)
 
     def abort(self) -> None:
         """Drops a round that was not written, with all that was staged since. Indexes go back to the durable ones."""
@@ -371,6 +369,6 @@ def _read_entry(
         # A length that is damaged must not decide how much is read.
         if position + RECORD_HEADER_BYTES + length <= segment.end:
             record = window.view(position, RECORD_HEADER_BYTES + length)
-            if frames.record_crc(record) == record_crc:
+            if segment.codec.record_crc(record) == record_crc:
                 return LogRecord(shard, index, term, bytes(record[RECORD_HEADER_BYTES:]))
     raise LogDamagedError(segment.name, position, f"entry {index} of shard {shard} is not as it was written")

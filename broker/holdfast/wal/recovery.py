@@ -158,7 +158,8 @@ class _Scan:
                     if next_index.get(shard, entry_index) != entry_index:
                         reason = f"entry {entry_index} of shard {shard} follows entry {next_index[shard] - 1}"
                         raise LogDamagedError(segment.name, base + position, reason)
-                    record_crc = frames.record_crc(body[position : position + frames.RECORD_HEADER_BYTES + length])
+                    record = body[position : position + frames.RECORD_HEADER_BYTES + length]
+                    record_crc = segment.codec.record_crc(record)
                     index.add_entry(segment, shard, entry_index, term, base + position, record_crc)
                 elif kind == frames.HARD_STATE:
                     start = position + frames.RECORD_HEADER_BYTES

@@ -6,14 +6,15 @@ published.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from holdfast.wal import frames
-from holdfast.wal.disk import Disk
+from holdfast.wal.disk import Disk, without_beginning
 from holdfast.wal.errors import DiskFailedError, DiskFullError
-from holdfast.wal.frames import FRAME_HEADER_BYTES, FRAMES_START, RECORD, FrameHeader
+from holdfast.wal.frames import FRAME_HEADER_BYTES, FRAMES_START, RECORD, FrameCodec, FrameHeader
 from holdfast.wal.segments import Segment, create_segment
 
 # Buffers below this are joined, larger ones are handed to the kernel where they are.
@@ -28,6 +29,7 @@ class RoundPosition:
 
     segment: Segment
     records_start: int  # the position in the file of the first staged record
+    record_crcs: array[int]  # of the staged records
 
 
 class RoundWriter:
@@ -65,7 +67,8 @@ class RoundWriter:
         return spare[0].size_bytes if spare else 0
 
     def write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> RoundPosition:
-        """Makes a round durable. DiskFullError: nothing was written. Anything else: the log is out of use."""
+        """Makes a round durable: of each record its header and its payload. DiskFullError: nothing was written.
+        Anything else: the log is out of use."""
         self.check()
         try:
             return self._write(buffers, body_bytes, hard_states)
@@ -82,19 +85,23 @@ class RoundWriter:
         self._active = self._spare = None
 
     def _write(self, buffers: list[bytes], body_bytes: int, hard_states: Mapping[int, bytes]) -> RoundPosition:
-        repeated_bytes = 0
+        repeated: list[bytes] = []
         target = self._active
         if target is None or target[0].end + FRAME_HEADER_BYTES + body_bytes > target[0].size_bytes:
             # Each segment begins with all hard states, so that the ones before it can be cut.
             repeated = [RECORD.pack(frames.HARD_STATE, shard, 0, 0, len(p)) + p for shard, p in hard_states.items()]
-            repeated_bytes = sum(map(len, repeated))
-            body_bytes += repeated_bytes
-            buffers = repeated + buffers
+            body_bytes += sum(map(len, repeated))
             target = self._next_segment(FRAMES_START + FRAME_HEADER_BYTES + body_bytes)
         segment, handle = target
         offset = segment.end
-        body = _joined(buffers, body_bytes)
-        header = FrameHeader(self._last_round + 1, body_bytes, segment.codec.body_crc(body))
+        record_crcs = _record_crcs(segment.codec, buffers)
+        body = _joined(repeated + buffers, body_bytes)
+        if repeated:
+            body_crc = segment.codec.body_crc(body)
+        else:  # as a rule there is one record, and its bytes are looked at once
+            behind_first = without_beginning(body, len(buffers[0]) + len(buffers[1]))
+            body_crc = segment.codec.body_crc(behind_first, behind=record_crcs[0])
+        header = FrameHeader(self._last_round + 1, body_bytes, body_crc)
         self._disk.pwrite(handle, [segment.codec.pack_header(offset, header), *body], offset)
         self._disk.fdatasync(handle)
         segment.end = frames.block_end(offset + header.frame_bytes)
@@ -102,7 +109,7 @@ class RoundWriter:
         if target is not self._active:
             self._activate(target)
         self._prepare_spare(segment)
-        return RoundPosition(segment, offset + FRAME_HEADER_BYTES + repeated_bytes)
+        return RoundPosition(segment, offset + FRAME_HEADER_BYTES + sum(map(len, repeated)), record_crcs)
 
     def _next_segment(self, needed_bytes: int) -> tuple[Segment, int]:
         """An empty segment with room for this much. DiskFullError leaves everything as it was."""
@@ -135,6 +142,11 @@ class RoundWriter:
     def _create(self, size_bytes: int) -> tuple[Segment, int]:
         number = self._active[0].number + 1 if self._active else 1
         return create_segment(self._disk, number, self._random_bytes(frames.SALT_BYTES), size_bytes)
+
+
+def _record_crcs(codec: FrameCodec, buffers: list[bytes]) -> array[int]:
+    parts = iter(buffers)
+    return array("I", [codec.record_crc(header, next(parts)) for header in parts])
 
 
 def _joined(buffers: list[bytes], total_bytes: int) -> list[bytes]:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.client import AsyncClient, _rpc
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels
 from tests.unit.client.scripted_server import ScriptedServer
 from tests.unit.client.scripted_shards import Cluster, two_shards
 
@@ -33,15 +33,15 @@ async def direct(cluster: Cluster) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.fixture
-def channels(monkeypatch: pytest.MonkeyPatch) -> list[GrpcChannels]:
+def channels(monkeypatch: pytest.MonkeyPatch) -> list[NegotiatedChannels]:
     """Those of all clients that are made from now on."""
-    made: list[GrpcChannels] = []
+    made: list[NegotiatedChannels] = []
 
-    def make(*settings: Any, **named: Any) -> GrpcChannels:
-        made.append(GrpcChannels(*settings, **named))
+    def make(*settings: Any, **named: Any) -> NegotiatedChannels:
+        made.append(NegotiatedChannels(*settings, **named))
         return made[-1]
 
-    monkeypatch.setattr(_rpc, "GrpcChannels", make)
+    monkeypatch.setattr(_rpc, "NegotiatedChannels", make)
     return made
 
 

@@ -32,7 +32,7 @@ from holdfast.client import (
 )
 from holdfast.proto.v1 import queues_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels
 from tests.unit.client.scripted_server import LOST, Hang, Refusal, ScriptedServer, not_leader
 from tests.unit.client.scripted_shards import (
     SHARDS,
@@ -474,7 +474,7 @@ async def test_closing_ends_calls_to_leaders(cluster: Cluster) -> None:
         await call
 
 
-async def test_closing_while_a_connection_is_being_made(channels: list[GrpcChannels], cluster: Cluster) -> None:
+async def test_closing_while_a_connection_is_being_made(channels: list[NegotiatedChannels], cluster: Cluster) -> None:
     with socket.socket() as wall:
         wall.bind(("127.0.0.1", 0))
         wall.listen(0)

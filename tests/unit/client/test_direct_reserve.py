@@ -26,7 +26,7 @@ from holdfast.common.service import end_tasks
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.patience import HASTY_S_MIN
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels
 from tests.stalls import stalls
 from tests.unit.client.scripted_server import Answer, Hang, Refusal, ack_all
 from tests.unit.client.scripted_shards import SHARDS, Cluster, queue_at, spread, task_id, two_shards
@@ -405,7 +405,7 @@ async def test_no_queue_at_all_is_for_the_server_to_refuse(cluster: Cluster, dir
 
 
 async def test_a_cancelled_reserve_leaves_no_call_behind(
-    channels: list[GrpcChannels], cluster: Cluster, direct: AsyncClient
+    channels: list[NegotiatedChannels], cluster: Cluster, direct: AsyncClient
 ) -> None:
     hangs = [Hang(), Hang()]
     for leader, hang in zip(cluster.leaders, hangs, strict=True):

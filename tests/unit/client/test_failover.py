@@ -30,7 +30,7 @@ from holdfast.client import (
 from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.retries import HOPS_MAX
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels
 from tests.unit.client.scripted_server import LOST, Hang, Refusal, ScriptedServer, not_leader
 
 Code = grpc.StatusCode
@@ -207,7 +207,9 @@ async def test_a_leader_that_dies_is_followed_by_the_next(servers: Three) -> Non
         assert await call == Accepted("id-1")
 
 
-async def test_channels_to_leaders_that_are_long_gone_are_closed(channels: list[GrpcChannels], servers: Three) -> None:
+async def test_channels_to_leaders_that_are_long_gone_are_closed(
+    channels: list[NegotiatedChannels], servers: Three
+) -> None:
     a, _, _ = servers
     hints = [dead_address() for _ in range(2 * _leaders.HINTED_MAX)]
     a.on("GetTask", *(not_leader(hint, epoch) for epoch, hint in enumerate(hints, start=1)))

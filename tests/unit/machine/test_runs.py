@@ -12,6 +12,7 @@ from holdfast.machine.invariants import violations
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
+from holdfast.machine.reader import Reader
 from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND
 from holdfast.machine.rows import CLAIMED, READY
 from holdfast.machine.run_entries import AckRange, TaskRange
@@ -94,11 +95,32 @@ def test_long_runs_are_cut_and_keep_their_ids(shard: RunShard, monkeypatch: pyte
 def test_a_slice_is_read_in_one_go(shard: RunShard) -> None:
     first = shard.enqueue_run(b"a", b"bb", b"", b"d").task_id
     reader = shard.machine.reader
-    assert reader.run_slice(later_task_id(first, 1), 2) == (b"", [b"bb", b""])
-    assert reader.run_slice(bytes(16), 2) is None
+    for each in (reader, Reader(shard.kv)):  # with the run at hand, and without
+        assert each.run_slice(later_task_id(first, 1), 2) == (b"", [b"bb", b""])
+        assert each.run_slice(bytes(16), 2) is None
     view = reader.task(later_task_id(first, 1), shard.now_ms)
     assert view is not None
     assert (view.execution.state, view.envelope) == (READY, b"\x1a\x02bb")
+
+
+def test_a_slice_of_which_all_have_finished_has_nothing_to_read(shard: RunShard) -> None:
+    first = shard.enqueue_run(b"a", b"b").task_id
+    (claim,) = shard.claim_slice(first, 2)
+    assert isinstance(claim, Claimed)
+    assert shard.machine.reader.run_slice(first, 2) == (b"", [b"a", b"b"])
+    shard.ack_range(first, claim.token, 2)
+    for reader in (shard.machine.reader, Reader(shard.kv)):
+        assert reader.run_slice(first, 2) is None
+
+
+def test_a_look_at_tasks_is_the_same_with_their_run_at_hand_and_without(shard: RunShard) -> None:
+    first = shard.enqueue_run(b"a", b"b", b"c").task_id
+    second, beyond = later_task_id(first, 1), later_task_id(first, 3)
+    shard.apply(entries.Cancel(shard.now_ms, KEEP_MS, [second]))  # it departs
+    ids = [first, second, beyond]
+    at_hand = [task and task.encode() for task in shard.machine.executions(ids)]
+    assert at_hand == [task and task.encode() for task in Machine(shard.kv).executions(ids)]
+    assert [task is None for task in at_hand] == [False, False, True]
 
 
 def test_a_list_can_be_gone_on_with_in_the_middle_of_a_run(shard: RunShard) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 import structlog
@@ -59,8 +59,8 @@ class OtherNode:
         self.heard = 0
         self.drops: list[tuple[str, str]] = []
 
-    def send(self, identity: str, messages: list[Message]) -> None:
-        assert identity == OTHER
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
+        assert list(identities) == [OTHER]
         if not self.listens:
             return
         for _shard, _group, data in messages:
@@ -152,6 +152,33 @@ async def refusal(call: Awaitable[object]) -> str:
 async def test_what_two_have_is_acknowledged(scene: Scene) -> None:
     await scene.enqueue()
     assert scene.other.raft.last_index == scene.replica.raft.last_index
+
+
+async def test_an_answer_that_comes_in_the_middle_of_a_round_is_asked_for_once(scene: Scene) -> None:
+    await settle()
+    rounds = 0
+
+    async def counted(now_s: float, begin: Callable[[float], Awaitable[bool]] = scene.commit_loop._round) -> bool:
+        nonlocal rounds
+        rounds += 1
+        return await begin(now_s)
+
+    scene.commit_loop._round = counted  # type: ignore[method-assign]
+    await scene.enqueue()
+    await settle()
+    assert rounds == 2, "it is staged and synced, and what is committed is applied"
+
+
+async def test_only_what_may_have_to_wait_for_its_round_is_a_sign_of_life_before(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await settle()
+    heard: list[bytes] = []
+    monkeypatch.setattr(scene.replica, "overhear", lambda _sender, data, _now_s: heard.append(bytes(data)))
+    answers = [encode(AppendReply(scene.replica.raft.term, True, 0, number)) for number in (1, 2)]
+    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, answer) for answer in answers])
+    assert heard == answers[1:], "the first is delivered at once"
+    await settle()
 
 
 async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:

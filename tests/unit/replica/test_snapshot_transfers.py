@@ -50,7 +50,7 @@ class Receiving:
     # The node.
 
     def send_snapshot_message(self, to: str, message: Message) -> None:
-        self.said.put_nowait((to, decode(message[2])))
+        self.said.put_nowait((to, decode(bytes(message[2]))))
 
     def open_state(self, directories: StateDirectories, name: str) -> NoReturn:
         pytest.fail("nothing is complete")

@@ -72,6 +72,10 @@ def test_the_body_checksum_does_not_depend_on_how_the_body_is_split_but_on_the_s
     codec = FrameCodec(SALT)
     assert codec.body_crc([b"abc", b"", b"def"]) == codec.body_crc([b"abcdef"])
     assert codec.body_crc([b"abcdef"]) != FrameCodec(b"saltpepp").body_crc([b"abcdef"])
+    first = codec.record_crc(b"ab", b"c")
+    assert first == codec.body_crc([b"abc"])
+    assert codec.body_crc([b"de", b"f"], behind=first) == codec.body_crc([b"abcdef"])
+    assert codec.body_crc([], behind=first) == first
 
 
 @given(st.lists(record_parts, max_size=20))

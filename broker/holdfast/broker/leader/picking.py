@@ -114,6 +114,11 @@ class Picking:
                     break
         return picks
 
+    def has_suspects(self, queues: Iterable[bytes]) -> bool:
+        """Whether some of the ready tasks are suspects."""
+        rows = map(self._machine.queue, queues)
+        return any(row is not None and row.suspects for row in rows)
+
     # --- claims on their way ----------------------------------------------------------------------------------
 
     def was_proposed(self, claim: Claim) -> None:

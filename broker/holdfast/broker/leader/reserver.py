@@ -127,6 +127,10 @@ class Reserver:
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
             self._send_home_an_older_call(wanted.worker, wanted.request_id)
+            claimed = await self._claim_unproven(wanted)
+            if claimed:
+                return claimed
+            await self._proposer.read_barrier()
             if wanted.held_only:
                 await self._until_applied(wanted.worker, wanted.request_id)
             held = self._held_by_request(wanted.worker, wanted.request_id)
@@ -144,6 +148,25 @@ class Reserver:
             # Every pick may have been cancelled on its way; then the wait goes on.
             if claimed or self._clock.now_ms() >= deadline_ms:
                 return claimed
+
+    async def _claim_unproven(self, wanted: ReserveWanted) -> list[Claimed]:
+        """Claims before it is known whether this node still leads, if there is something to claim.
+
+        A claim is its own proof: only a leader's is committed. And whether the request has claimed before is found
+        where the claim is applied, behind all that was committed before it. Everything else that a call may be told of
+        comes out of the state of this moment, and has to wait for a proof: what the request holds, that there is
+        nothing to claim, or why nothing may be claimed. In a leader that was cut off none of it need be true.
+        """
+        if wanted.held_only or self._held_by_request(wanted.worker, wanted.request_id):
+            return []
+        if self._picking.has_suspects(wanted.queues):
+            return []  # to ask a worker twice in one call would be to ask it anew
+        try:
+            self._proposer.check_open(_NOTHING)
+            proposal = self._claim_what_is_left(self._waiter(wanted))
+        except RefusedError:
+            return []
+        return [] if proposal is None else await self._claimed(proposal)
 
     async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
         """Waits until there is a task to claim, and claims none."""
@@ -201,8 +224,7 @@ class Reserver:
 
     async def _claim_or_wait(self, waiter: Waiter, deadline_ms: int) -> Proposal | None:
         self._proposer.check_open(_NOTHING)
-        # Where others wait already nothing is left to take, but in the other queues there may be.
-        proposal = self._try_claim(waiter, [queue for queue in waiter.queues if self._waiters.first(queue) is None])
+        proposal = self._claim_what_is_left(waiter)
         if proposal is not None or waiter.runs_dry:
             return proposal
         wait_ms = deadline_ms - self._clock.now_ms()
@@ -210,6 +232,10 @@ class Reserver:
             # Others wait, but this caller does not: it may take what they left.
             return self._try_claim(waiter, waiter.queues)
         return await self._wait(waiter, wait_ms)
+
+    def _claim_what_is_left(self, waiter: Waiter) -> Proposal | None:
+        """Where others wait already nothing is left to take, but in the other queues there may be."""
+        return self._try_claim(waiter, [queue for queue in waiter.queues if self._waiters.first(queue) is None])
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> Proposal | None:
         self._waiters.add(waiter)

@@ -41,6 +41,10 @@ class Proposer(Housekeeping, Protocol):
         """Of a caller's: checks, proposes and waits for the outcomes."""
         ...
 
+    async def read_barrier(self) -> None:
+        """Returns once the state is known to have everything that was acknowledged before the call."""
+        ...
+
     def check_open(self, entry: Entry | None = None) -> None:
         """Refuses if no write of a caller can be taken now: whatever it is, or this one."""
         ...

@@ -22,8 +22,9 @@ _MESSAGE: Final = Struct(">IQI")
 BODY_HEAD_BYTES: Final = _BODY.size
 MESSAGE_HEAD_BYTES: Final = _MESSAGE.size
 
-# (shard, group, message). A plain tuple: one is made for every message of every shard.
-Packed = tuple[int, int, bytes]
+# (shard, group, message). A plain tuple: one is made for every message of every shard. What was unpacked is a view of
+# its body: whoever takes something out of it makes the only copy.
+Packed = tuple[int, int, bytes | memoryview]
 
 
 class BodyError(PeerError):
@@ -35,7 +36,7 @@ class BodyError(PeerError):
 
 def pack(wall_ms: int, messages: Iterable[Packed]) -> bytes:
     """One body with all these messages."""
-    parts = [_BODY.pack(BODY_VERSION, wall_ms)]
+    parts: list[bytes | memoryview] = [_BODY.pack(BODY_VERSION, wall_ms)]
     for shard, group, message in messages:
         parts += (_MESSAGE.pack(shard, group, len(message)), message)
     return b"".join(parts)
@@ -76,6 +77,7 @@ def unpack(body: bytes) -> tuple[int, list[Packed]]:
     if wall_ms > NUMBER_MAX:
         raise BodyError("a time that is too large")
     messages: list[Packed] = []
+    view = memoryview(body)
     place = BODY_HEAD_BYTES
     while place < size:
         if size - place < MESSAGE_HEAD_BYTES:
@@ -84,6 +86,6 @@ def unpack(body: bytes) -> tuple[int, list[Packed]]:
         place += MESSAGE_HEAD_BYTES
         if length == 0 or size - place < length:
             raise BodyError("a message that is empty or has no end")
-        messages.append((shard, group, body[place : place + length]))
+        messages.append((shard, group, view[place : place + length]))
         place += length
     return wall_ms, messages

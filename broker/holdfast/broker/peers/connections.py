@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Set
 from typing import Final, Protocol, cast
 
-from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame_head
+from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame
 from holdfast.broker.peers.handshake import DIALLED, DIALLING, ClusterSecret
 from holdfast.broker.peers.reasons import PeerError, Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
@@ -309,8 +309,7 @@ class Connection(asyncio.BufferedProtocol):
     def say(self, word: Word) -> None:
         """Words go where frames go, each whole."""
         if not self.has_ended:
-            body = encode_word(word)
-            self.transport.write(frame_head(body) + body)
+            self.transport.write(frame(encode_word(word)))
 
     def say_hello(self, hello: Hello) -> None:
         self._own_hello = hello
@@ -494,32 +493,30 @@ class OutgoingConnection(Connection):
     def is_closing(self) -> bool:
         return self.has_ended or self.transport.is_closing()
 
-    def send(self, body: bytes) -> bool:
+    def send(self, framed: bytes) -> bool:
         """Takes a frame, or returns False when too much is waiting. Few frames are larger than half of the limit, but
         each must find room once the others have left, so it counts as half."""
         limit = self._limits.outgoing_bytes_max
-        if self.waiting_bytes + min(len(body), limit // 2) > limit:
+        if self.waiting_bytes + min(len(framed), limit // 2) > limit:
             return False
-        size = HEAD_BYTES + len(body)
-        self._put(body, size)
+        self._put(framed)
         self._counters.frames_sent += 1
-        self._counters.bytes_sent += size
+        self._counters.bytes_sent += len(framed)
         return True
 
     def say(self, word: Word) -> None:
         """Few and small: not counted among the frames, and never dropped."""
         if not self.has_ended:
-            body = encode_word(word)
-            self._put(body, HEAD_BYTES + len(body))
+            self._put(frame(encode_word(word)))
 
-    def _put(self, body: bytes, size: int) -> None:
-        if self._turn_is_open or self._is_paused or size > _WRITE_BYTES:
-            self._waiting += (frame_head(body), body)
-            self._waiting_bytes += size
+    def _put(self, framed: bytes) -> None:
+        if self._turn_is_open or self._is_paused or len(framed) > _WRITE_BYTES:
+            self._waiting.append(framed)
+            self._waiting_bytes += len(framed)
             if not (self._turn_is_open or self._is_paused):
                 self._flush()
         else:
-            self.transport.write(frame_head(body) + body)
+            self.transport.write(framed)
         if not self._turn_is_open:
             self._turn_is_open = True
             self._loop.call_soon(self._end_turn)

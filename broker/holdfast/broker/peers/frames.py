@@ -29,6 +29,11 @@ def frame_head(body: bytes) -> bytes:
     return head + _HEAD_CRC.pack(zlib.crc32(head))
 
 
+def frame(body: bytes) -> bytes:
+    """As it goes over the wire. One may go to several nodes: a large body is copied and summed up once for all."""
+    return frame_head(body) + body
+
+
 class FrameReader:
     """Collects bytes in a buffer that the socket fills directly, and takes frames out of it.
 

@@ -15,13 +15,14 @@ refused by those who have not heard of it yet; it dials again.
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.broker.peers.accepting import Acceptor
 from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, IncomingConnection, OutgoingConnection
 from holdfast.broker.peers.dialling import Dialler
+from holdfast.broker.peers.frames import frame
 from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
 from holdfast.broker.peers.identities import identity_of, is_name
 from holdfast.broker.peers.reasons import Reason
@@ -210,14 +211,22 @@ class Peers:
 
     def send(self, identity: str, body: bytes) -> bool:
         """Takes a frame for exactly this identity; False if it was dropped, which is counted and never waits."""
+        return self.send_each((identity,), body) > 0
+
+    def send_each(self, identities: Sequence[str], body: bytes) -> int:
+        """The same for several, who share the bytes of one frame; returns for how many it was taken."""
         if not body or body[0] == WORD or len(body) > self.limits.body_bytes_max:
             raise ValueError(f"Expected a body of 1 to {self.limits.body_bytes_max} bytes, but it has {len(body)}.")
+        framed = frame(body)
+        return sum(self._send(identity, framed) for identity in identities)
+
+    def _send(self, identity: str, framed: bytes) -> bool:
         counters = self.counters
         connection = self._outgoing.get(identity)
         if connection is None or connection.is_closing:
             counters.frames_dropped_unconnected += 1
             return False
-        if not connection.send(body):
+        if not connection.send(framed):
             counters.frames_dropped_full += 1
             return False
         return True

@@ -61,16 +61,24 @@ class RunSpecs(TaskSpecs):
             task = self.new_task(run.task, now_ms, policies)
         except RefusedError as error:
             raise error.within("task") from None
-        payloads: list[bytes] = []
+        payloads = list(run.payloads)
         refused: dict[int, RefusedError] = {}
-        for index, payload in enumerate(run.payloads):
+        if max(map(len, payloads)) > self._config.payload_bytes_max:
+            payloads, refused = self._sort_out(payloads)
+        return CheckedRun(task, list(map(len, payloads)), b"".join(payloads), refused)
+
+    def _sort_out(self, payloads: list[bytes]) -> tuple[list[bytes], dict[int, RefusedError]]:
+        """Those that are not too large, and the others by their places."""
+        fitting: list[bytes] = []
+        refused: dict[int, RefusedError] = {}
+        for index, payload in enumerate(payloads):
             try:
                 fields.size(len(payload), f"payloads[{index}]", self._config.payload_bytes_max)
             except RefusedError as error:
                 refused[index] = error
             else:
-                payloads.append(payload)
-        return CheckedRun(task, [len(payload) for payload in payloads], b"".join(payloads), refused)
+                fitting.append(payload)
+        return fitting, refused
 
 
 def _refuse_of_one_task(spec: pb.TaskSpec) -> None:

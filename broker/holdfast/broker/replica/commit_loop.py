@@ -14,7 +14,7 @@ nonetheless, for a disk is slow, signs of life leave and are heard in the middle
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,14 +23,14 @@ from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.sync_mode import SLOW_SECONDS, SyncMode
 from holdfast.broker.round_budget import RoundBudget
-from holdfast.raft.codec import FrameError
+from holdfast.raft.codec import Buffer, FrameError
 from holdfast.raft.messages import ImpossibleMessageError
 from holdfast.raft.node_journal import NodeJournal
 from holdfast.serving.logs import get_logger
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import Flush, NodeLog
 
-Message = tuple[int, int, bytes]  # shard, group, bytes
+Message = tuple[int, int, Buffer]  # shard, group, bytes
 
 ROUND_MESSAGES_MAX = 1024  # delivered in one round; the rest waits for the next
 ROUND_RECEIVED_BYTES_MAX = 4 * 1024 * 1024  # likewise
@@ -77,8 +77,8 @@ class Sync(Protocol):
 class Wire(Protocol):
     """The way to the other nodes."""
 
-    def send(self, identity: str, messages: list[Message]) -> None:
-        """In one frame; whatever cannot be sent is lost."""
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
+        """To each of them the same, in one frame; whatever cannot be sent is lost."""
         ...
 
     def drop(self, identity: str, detail: str) -> None:
@@ -104,7 +104,7 @@ class Newcomers(Protocol):
 class NoWire:
     """A node alone."""
 
-    def send(self, identity: str, messages: list[Message]) -> None:
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
         """Nobody is there."""
 
     def drop(self, identity: str, detail: str) -> None:
@@ -149,6 +149,7 @@ class CommitLoop:
         self._turns = 0  # that replicas have had
         self._beats: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
+        self._is_waiting = False  # for something to do
         self._newcomers: Newcomers | None = None  # None: there are no others
         self._stopping = False
         self._has_synced = False
@@ -190,13 +191,15 @@ class CommitLoop:
             self._wanted.set()
 
     def receive(self, sender: str, messages: list[Message]) -> None:
-        """What another node says; it is dealt with in the next round. Only that the other lives is known at once."""
+        """What another node says; it is dealt with in the next round. If that has to wait, it is known at once that the
+        other lives."""
         now_s = self._monotonic()
         for message in messages:
             number, group, data = message
+            is_first = self._is_waiting and not self._inbox  # of a round that begins at once
             self._inbox.append((sender, message))
             self._inbox_bytes += len(data)
-            replica = self._replicas.get(number)
+            replica = None if is_first else self._replicas.get(number)
             if replica is not None and replica.group == group:
                 replica.overhear(sender, data, now_s)
         if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
@@ -318,13 +321,16 @@ class CommitLoop:
         self.wire.drop(sender, error)
 
     def _send(self, active: Iterable[Replica]) -> None:
-        """One frame for each node, with what all shards have to say to it."""
+        """One frame for each node, with what all shards have to say to it. Those who hear the same share it."""
         outgoing: dict[str, list[Message]] = {}
         for replica in _driven(active):
             for to, data in replica.take_outgoing():
                 outgoing.setdefault(to, []).append((replica.number, replica.group, data))
+        together: dict[tuple[int, ...], list[str]] = {}
         for to, messages in outgoing.items():
-            self.wire.send(to, messages)
+            together.setdefault(tuple(id(data) for _, _, data in messages), []).append(to)
+        for identities in together.values():
+            self.wire.send(identities, outgoing[identities[0]])
 
     async def sync(self, flush: Flush, active: list[Replica]) -> None:
         """Makes a round durable, or drops it if there is no room for it."""
@@ -427,16 +433,17 @@ class CommitLoop:
         self._leaving.clear()
 
     async def _wait(self) -> None:
-        """Until something is to be done, or a deadline has come."""
-        if self._active or self._inbox:
-            return
-        if not self._wanted.is_set():
+        """Until something is to be done, or a deadline has come. All that it was asked for until then is dealt with in
+        the next round, so it is not asked for again."""
+        if not (self._active or self._inbox or self._stopping or self._wanted.is_set()):
             due_s = min(self._deadlines_s.values(), default=None) if self._deadlines_s else None
             delay_s = 1.0 if due_s is None else max(0.0, due_s - self._monotonic())
             timer = asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
+            self._is_waiting = True
             try:
                 await self._wanted.wait()
             finally:
+                self._is_waiting = False
                 timer.cancel()
         self._wanted.clear()
 

@@ -455,7 +455,7 @@ class Host:
         return held_index
 
     def send_snapshot_message(self, to: str, message: Message) -> None:
-        self._commit_loop.wire.send(to, [message])
+        self._commit_loop.wire.send((to,), [message])
 
     def state_replaced(self, number: int) -> None:
         """A snapshot took the place of a state."""

@@ -1,7 +1,7 @@
 """The other nodes, as the rounds see them: frames with messages of all shards, and the clocks that they carry."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from holdfast.broker.config import BATCH_BYTES_LIMIT, BrokerConfig
@@ -116,9 +116,9 @@ class PeerWire:
 
     # --- what the commit loop needs ---------------------------------------------------------------------------
 
-    def send(self, identity: str, messages: list[Message]) -> None:
+    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
         for body in pack_within(int(self._source.wall_ms()), messages, _BODY_BYTES_MAX):
-            self.peers.send(identity, body)
+            self.peers.send_each(identities, body)
 
     def send_clock(self, identity: str) -> None:
         """A frame without messages, which carries the time."""

@@ -10,7 +10,7 @@ from holdfast.broker.replica.shard import Shard
 from holdfast.broker.round_budget import RoundBudget
 from holdfast.machine.kv import OrderedKV
 from holdfast.machine.machine import Machine
-from holdfast.raft.codec import decode, encode_each, peek
+from holdfast.raft.codec import Buffer, decode, encode_each, peek
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import NOTHING, found
 from holdfast.raft.library import LEADER
@@ -96,18 +96,18 @@ class Replica:
 
     # --- a round ----------------------------------------------------------------------------------------------
 
-    def deliver(self, sender: str, data: bytes, now_s: float) -> None:
+    def deliver(self, sender: str, data: Buffer, now_s: float) -> None:
         """One message of another replica. Raises `FrameError` for bytes that are none and `ImpossibleMessageError` for
         what no correct member sends; then nothing has changed."""
         if is_snapshot_message(data):
-            self._host.snapshot_message(self.number, sender, data)
+            self._host.snapshot_message(self.number, sender, bytes(data))
         else:
             message = decode(data)
             if isinstance(message, Append):
                 self.shard.entries.check(message.entries)
             self.raft.receive(sender, message, now_s)
 
-    def overhear(self, sender: str, data: bytes, now_s: float) -> None:
+    def overhear(self, sender: str, data: Buffer, now_s: float) -> None:
         """A message has come that will be delivered later; until then nothing but its sender's life is known of it."""
         sign = peek(data)
         if sign is not None:

@@ -257,10 +257,7 @@ class Shard:
 
     async def reserve(self, wanted: ReserveWanted) -> list[Claimed] | RunDry:
         """Claims tasks, waiting for the first one if there is none. A caller that goes away claims nothing."""
-        leading = self._leads()
-        if wanted.request_id:
-            await self.read_barrier()  # it may be told of claims that are in the state already
-        return await leading.reserver.reserve(wanted)
+        return await self._leads().reserver.reserve(wanted)
 
     async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
         """Waits until there is a task to claim, without claiming it."""

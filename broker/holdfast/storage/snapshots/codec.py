@@ -43,7 +43,7 @@ _FILE_NAME = re.compile(
 )
 
 
-def is_snapshot_message(data: bytes) -> bool:
+def is_snapshot_message(data: bytes | memoryview) -> bool:
     """Whether these bytes are for `decode` here; otherwise they are a message of Raft."""
     return len(data) > 0 and data[0] >= _KIND_MIN
 
