@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from google.rpc import code_pb2
 
@@ -212,12 +213,11 @@ class _Connection(asyncio.Protocol):
     # --- the transport ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
         if len(self._server.connections) >= self._server.limits.connections_max or self._server.is_stopping:
-            transport.abort()
+            self._transport.abort()
             return
-        transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         self._server.connections.add(self)
 
     def connection_lost(self, _error: Exception | None) -> None:

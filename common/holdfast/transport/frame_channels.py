@@ -5,7 +5,7 @@ for routers and clients.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from google.rpc import code_pb2
 
@@ -203,10 +203,9 @@ class FrameLink(asyncio.Protocol):
     # --- the transport ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
-        transport.write(hello(self._expects, self._caller))
+        self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        self._transport.write(hello(self._expects, self._caller))
 
     async def welcomed(self, timeout_s: float = HANDSHAKE_SECONDS) -> None:
         """Raises NoFramesError."""
