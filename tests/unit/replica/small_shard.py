@@ -162,7 +162,7 @@ class SmallShard:
     def lead(self) -> None:
         """As if the first entry of the term had been applied; without housekeeping, which tests do by hand."""
         self.follow_role()
-        self.shard._proposals.drop_waiting()
+        self.shard.proposals.drop_waiting()
         self.leadership.is_open = True
 
     def lose(self, term: int = 2) -> None:
