@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from prometheus_client import Counter
+
 from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
@@ -104,6 +106,11 @@ class FillingKV(MemoryKV):
         if self.is_full:
             raise StateFullError("there is no room")
         super().write(changes)
+
+
+def counted(counter: Counter) -> float:
+    (family,) = counter.collect()
+    return next(sample.value for sample in family.samples if sample.name.endswith("_total"))
 
 
 async def settle() -> None:
