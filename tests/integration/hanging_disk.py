@@ -10,17 +10,23 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
+
+from rocksdict import Rdict
 
 from holdfast.broker import node
-from holdfast.broker.replica import host, sync_mode
+from holdfast.broker.replica import sync_mode
 from holdfast.cli.main import main
-from holdfast.storage import disk_watch
-from holdfast.storage.rocksdb import RocksState
+from holdfast.storage import disk_watch, rocksdb
 from holdfast.wal.disk import RealDisk
 
 
 def _hang() -> None:
     threading.Event().wait()
+
+
+def _fail(_handle: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _break(directory: Path, what: str) -> None:
@@ -33,19 +39,26 @@ def _break(directory: Path, what: str) -> None:
             while what.startswith("stall") and broken.exists():
                 time.sleep(0.05)
             if hangs.is_set():
-                with self._must_not_fail("fdatasync", "the log"):
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                setattr(os, "fdatasync", _fail)  # noqa: B010
             super().fdatasync(handle)
 
-    class BrokenState(RocksState):
-        def _flush(self) -> None:
+    class BrokenDatabase:
+        """One of RocksDB, whose class has no subclasses."""
+
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            self._db = Rdict(*arguments, **more)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._db, name)
+
+        def flush(self) -> None:
             if what == "flush" and broken.exists():
                 hangs.set()
                 _hang()
-            super()._flush()
+            self._db.flush()
 
     setattr(node, "RealDisk", BrokenDisk)  # noqa: B010 - as mypy sees it, a class is for ever
-    setattr(host, "RocksState", BrokenState)  # noqa: B010
+    setattr(rocksdb, "Rdict", BrokenDatabase)  # noqa: B010
     if what == "stall-in-line":
         sync_mode.TRIAL_SYNCS = 1
         sync_mode.QUICK_SECONDS = sync_mode.AVERAGE_SECONDS_MAX = sync_mode.SLOW_SECONDS = 1.0

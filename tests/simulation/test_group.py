@@ -292,7 +292,7 @@ class TakesTheEndOfTheLogForDurable(NodeJournal):
 
 class RefusesWhatOthersWereSent(WatchedShard):
     def _stop_leading(self, leading: Leadership) -> None:
-        for proposal in self._proposals.drop_staged():
+        for proposal in self.proposals.drop_staged():
             proposal.reject(self._redirect())
         super()._stop_leading(leading)
 

@@ -59,6 +59,14 @@ MACHINE_MAY_IMPORT = {
 }  # fmt: skip
 CRON_MAY_IMPORT = MACHINE_MAY_IMPORT | {"calendar", "datetime", "zoneinfo"}
 
+# Private names that tests may use of what they did not make: none of Holdfast. Of named tuples `_replace` is no private
+# name, and the faults of the library of Raft are shown from inside.
+PUBLIC_UNDERSCORED = {"_replace"}
+INSIDE_THE_RAFT_LIBRARY = {"tests/unit/raft/library_players.py", "tests/unit/raft/test_library_faults.py"}
+MAY_USE_PRIVATE = re.compile(
+    r"(?<!\bself)(?<!\bcls)(?<!super\(\))\._[a-z]|[\"'._]_[a-z]\w*[\"']|import.* _[a-z]|^ +_\w+,$", re.I | re.M
+)
+
 
 def _is_generated(path: Path) -> bool:
     return "_pb2" in path.name
@@ -174,6 +182,40 @@ def test_every_setting_is_read_by_somebody(config: type[ClusterSettings]) -> Non
     source = "".join(path.read_text() for root in SOURCE_ROOTS for path in (REPO / root).glob("**/*.py"))
     read = set(re.findall(r"(?:config|settings|self)\.(?=([a-z][a-z_0-9]*))", source))
     assert config.model_fields.keys() - read == set(), "hand them to whoever needs them"
+
+
+def _private_names(tree: ast.Module) -> Iterator[str]:
+    """Used of what no class of the file defines, and where."""
+    nodes = list(ast.walk(tree))
+    own = set(PUBLIC_UNDERSCORED)
+    for node in (below for item in nodes if isinstance(item, ast.ClassDef) for below in ast.walk(item)):
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.AnnAssign(ast.Name(name)):
+                own.add(name)
+            case ast.Attribute(ast.Name("self" | "cls"), name, ast.Store()):
+                own.add(name)
+    for node in nodes:
+        match node:
+            case ast.Attribute(ast.Name("self" | "cls") | ast.Call(ast.Name("super"))):
+                continue  # also in a subclass that plants a fault: it may override, and use, what is protected
+            case ast.Attribute(_, name):
+                names = [name]
+            case ast.Call(ast.Name(called) | ast.Attribute(_, called), named) if re.search("attr|patch|object", called):
+                texts = [str(argument.value) for argument in named[:2] if isinstance(argument, ast.Constant)]
+                names = [text.rpartition(".")[2] for text in texts]
+            case ast.ImportFrom(module, aliases) if module != "holdfast.client":  # its modules are called so
+                names = [alias.name for alias in aliases]
+            case _:
+                continue
+        yield from (f"{node.lineno} {name}" for name in names if re.match("_(?!_)", name) and name not in own)
+
+
+def test_tests_leave_private_attributes_alone() -> None:
+    """A test knows what anybody may know: it fails because a promise is broken, not because the code was rearranged."""
+    files = [path for path in _python_files("tests") if _name(path) not in INSIDE_THE_RAFT_LIBRARY]
+    suspects = [path for path in files if MAY_USE_PRIVATE.search(path.read_text(encoding="utf-8"))]
+    strays = [f"{_name(path)}:{stray}" for path in suspects for stray in _private_names(_tree(path))]
+    assert strays == [], "use the public surface, or assert on the effect"
 
 
 def test_functions_fit_a_screen() -> None:

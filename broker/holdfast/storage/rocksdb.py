@@ -48,7 +48,7 @@ OPEN_FILES_MAX = 512  # of one state; of each its index is in memory
 # Large states have larger ones, so that as a rule all of them can be open.
 _TABLE_BYTES_MIN = 8 * 1024 * 1024
 _TABLE_BYTES_MAX = 64 * 1024 * 1024
-_TABLES_WANTED = 384
+TABLES_WANTED = 384
 _COMPACTING_THREAD = b"rocksdb:low"
 _COMPACTING_NICENESS = 5  # above that of the process: a third of its share, where there is not enough for all
 
@@ -107,10 +107,10 @@ class StateMemory:
         self.buffer_bytes = max(_WRITE_BUFFER_BYTES_MIN, write_buffer_bytes // _WRITE_BUFFERS_MAX)
 
 
-def _table_bytes(state_bytes: int) -> int:
+def table_bytes_for(state_bytes: int) -> int:
     """How large a file of a state of this size may be."""
     size = _TABLE_BYTES_MIN
-    while size < _TABLE_BYTES_MAX and state_bytes > _TABLES_WANTED * size:
+    while size < _TABLE_BYTES_MAX and state_bytes > TABLES_WANTED * size:
         size *= 2
     return size
 
@@ -229,9 +229,9 @@ class RocksState:
         if memory is None:
             memory = StateMemory(block_cache_bytes, _WRITE_BUFFERS_MAX * write_buffer_bytes)
         self.directory = directory
-        self._table_bytes = _table_bytes(sum(table.stat().st_size for table in directory.glob("*.sst")))
+        self.table_bytes = table_bytes_for(sum(table.stat().st_size for table in directory.glob("*.sst")))
         try:
-            self._db = Rdict(str(directory), _options(memory, self._table_bytes))
+            self._db = Rdict(str(directory), _options(memory, self.table_bytes))
         except Exception as error:
             raise _error(directory, "opened", error) from error
         _lower_priority()
@@ -296,12 +296,12 @@ class RocksState:
 
     def _fit_tables(self) -> None:
         """From now on files are written as large as suits the state; those that are there stay until compacted."""
-        table_bytes = _table_bytes(self.size_bytes)
-        if table_bytes == self._table_bytes:
+        table_bytes = table_bytes_for(self.size_bytes)
+        if table_bytes == self.table_bytes:
             return
         try:
             self._db.set_options({"target_file_size_base": str(table_bytes)})
-            self._table_bytes = table_bytes
+            self.table_bytes = table_bytes
         except Exception as error:  # noqa: BLE001 - the binding has no other; what was flushed is flushed all the same
             _log.warning("state_files_not_resized", error=str(_error(self.directory, "resized", error)))
 

@@ -14,7 +14,7 @@ from holdfast.machine.run_rows import RunPayloads
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from holdfast.serving.refusals import RefusedError
-from tests.unit.replica.small_shard import SmallShard
+from tests.unit.replica.small_shard import SmallShard, counted
 
 LEASE_MS = 30_000
 AUTOMATIC = "~0.call.0"
@@ -49,12 +49,10 @@ class Broker:
         return [task.state for task in tasks if task is not None]
 
     def count(self, name: str) -> float:
-        value: float = getattr(self.metrics, name)._value.get()
-        return value
+        return counted(getattr(self.metrics, name))
 
     def rejected(self, reason: str) -> float:
-        value: float = self.metrics.rejected(reason)._value.get()
-        return value
+        return counted(self.metrics.rejected(reason))
 
 
 @pytest.fixture

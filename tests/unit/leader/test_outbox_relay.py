@@ -36,7 +36,7 @@ from holdfast.serving.refusals import (
 )
 from holdfast.storage.disk_guard import DiskGuard
 from tests.unit.machine.machine_shard import QUEUE, START_MS
-from tests.unit.replica.small_shard import SmallShard, settle
+from tests.unit.replica.small_shard import SmallShard, counted, settle
 
 HERE, AWAY = 0, 2
 FAR = b"far"  # the queue that lives elsewhere
@@ -228,7 +228,7 @@ async def test_a_follow_up_whose_id_stands_for_another_task_there_is_a_dead_lett
     assert (letter.dead_reason, letter.purge_at_ms) == ("REQUEST_ID_CONFLICT", START_MS + 77_000)
     assert letter.last_error.type == "RequestIdConflict"
     assert f'The request id "r" of queue far stands for task {known.accepted.task_id}' in letter.last_error.message
-    assert pair.far.metrics.tasks_dead._value.get() == 1
+    assert counted(pair.far.metrics.tasks_dead) == 1
     retried = tasks_pb2.RetryDeadLettersRequest(task_ids=[letter.task_id])
     await dead_letters.retry_dead_letters(retried)
     await pair.far.service.cancel(tasks_pb2.CancelRequest(task_ids=[known.accepted.task_id]))

@@ -176,7 +176,7 @@ async def test_a_look_that_was_cut_short_goes_on_by_itself(
 async def test_an_allowance_that_changes_serves_who_waits(small: LimitedShard) -> None:
     reserver = small.leadership.reserver
     granted = [Allowance(0, None)]
-    reserver.scheduler._allowance = lambda _queue: granted[-1]
+    reserver.scheduler.allowance = lambda _queue: granted[-1]
     await small.enqueue(2)
     waiting = small.reserve()
     await small.round()
@@ -217,15 +217,25 @@ async def test_nobody_looks_for_what_is_open_while_the_state_lags_behind(small: 
     assert reserver.outlook(QUEUE).is_open
 
 
-async def test_no_timer_is_left_behind(small: LimitedShard) -> None:
+async def test_no_timer_is_left_behind(small: LimitedShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def noted(delay_s: float, *call: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(delay_s, *call))
+        return timers[-1]
+
+    def pending() -> list[asyncio.TimerHandle]:
+        return [timer for timer in timers if not timer.cancelled() and timer.when() > loop.time()]
+
+    monkeypatch.setattr(loop, "call_later", noted)
     await small.set(rate_per_second=1.0, rate_burst=1)
     await small.enqueue(3)
     await small.claim(tasks_max=3)
     assert await small.claim() == []
-    reserver = small.leadership.reserver
-    assert reserver._wake is not None
+    assert len(pending()) == 1
     small.shard.drain()
-    assert reserver._wake is None
+    assert pending() == []
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -16,7 +16,7 @@ from holdfast.machine.run_entries import AckRange
 from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE
-from tests.unit.replica.small_shard import SmallShard, refusal, settle
+from tests.unit.replica.small_shard import SmallShard, counted, refusal, settle
 
 
 def parts(claims: list[Claimed]) -> list[tuple[bytes, int]]:
@@ -161,7 +161,7 @@ async def test_a_slice_whose_lease_ends_expires_task_by_task_in_short_entries() 
     before = small.machine.meta.applied_index
     assert await small.rounds_until(small.leadership.housekeeping.expire(due(small, keys.CLAIM_EXPIRY)))
     assert small.machine.meta.applied_index == before + 3
-    assert small.metrics.tasks_expired._value.get() == 8
+    assert counted(small.metrics.tasks_expired) == 8
     assert all(task.is_suspect and task.state == READY for task in tasks_of(small, run))
 
 
@@ -188,7 +188,7 @@ async def test_finished_tasks_of_a_run_are_purged_together(small: SmallShard) ->
     assert len(due(small, keys.RETENTION)) == 2
     assert await small.rounds_until(small.leadership.housekeeping.purge(due(small, keys.RETENTION)))
     assert tasks_of(small, [*run, single]) == []
-    assert small.metrics.tasks_purged._value.get() == 9
+    assert counted(small.metrics.tasks_purged) == 9
 
 
 async def test_a_queue_is_emptied_of_slices_page_by_page(small: SmallShard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,49 +198,56 @@ async def test_too_many_are_dropped_and_said_so(capsys: pytest.CaptureFixture[st
     assert "secret-token" not in logged
 
 
+def senders() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "holdfast-webhooks"}
+
+
 async def test_nothing_is_sent_after_the_end() -> None:
-    webhooks = Webhooks(pause_s=0.0)
+    failed: list[None] = []
+    webhooks, of_others = Webhooks(lambda: failed.append(None), pause_s=0.0), senders()
     with Receiver() as receiver:
         webhooks.post(receiver.url, {"n": 1})
+        (sender,) = senders() - of_others
         receiver.wait()
         await webhooks.close()
-        assert webhooks._thread is not None
-        webhooks._thread.join(DEADLINE_S)
-        assert not webhooks._thread.is_alive()
-        webhooks.post(receiver.url, {"n": 2})
-        assert webhooks._waiting.empty()
+        sender.join(DEADLINE_S)
+        assert not sender.is_alive()
+        for _ in range(WAITING_MAX + 1):
+            webhooks.post(receiver.url, {"n": 2})
+        assert not failed, "nothing waits: it would have been too many"
+        assert senders() <= of_others
         assert len(receiver.got) == 1
 
 
 async def test_a_pause_between_attempts_ends_with_it() -> None:
-    webhooks = Webhooks(pause_s=3600.0)
+    webhooks, of_others = Webhooks(pause_s=3600.0), senders()
     with Receiver() as receiver:
         receiver.answers = [500] * ATTEMPTS_MAX
         webhooks.post(receiver.url, {"n": 1})
+        (sender,) = senders() - of_others
         receiver.wait()
         await webhooks.close()
-        assert webhooks._thread is not None
-        webhooks._thread.join(DEADLINE_S)
-        assert not webhooks._thread.is_alive()
+        sender.join(DEADLINE_S)
+        assert not sender.is_alive()
 
 
 def test_the_end_of_the_process_does_not_wait_for_a_post_that_hangs() -> None:
     program = """
-import asyncio, sys
+import asyncio, socket
 from holdfast.broker.leader import webhooks
 webhooks.TIMEOUT_SECONDS = 3600.0
 async def main():
     hooks = webhooks.Webhooks()
-    hooks.post(sys.argv[1], {})
-    while not hooks._waiting.empty():
-        await asyncio.sleep(0.001)
-    await hooks.close()
-asyncio.run(main())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        hooks.post(f"http://127.0.0.1:{server.getsockname()[1]}/", {})
+        connection, _ = server.accept()
+        await hooks.close()
+    return connection  # which nobody closes
+silent = asyncio.run(main())
 print("ended")
 """
     assert webhooks_module.TIMEOUT_SECONDS < 3600.0
-    with silent_server() as url:
-        done = subprocess.run(
-            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
-        )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
+    )
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["ended"]), done.stderr

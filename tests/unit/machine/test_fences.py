@@ -97,7 +97,8 @@ def test_bytes_that_encode_never_writes_are_refused() -> None:
 def test_asking_after_strangers_leaves_no_trace(shard: Shard) -> None:
     for number in range(100):
         assert shard.machine.worker_claims(b"%d" % number) == 0
-    assert not shard.machine._draft._counts
+    shard.kv.write({keys.worker(b"7"): (3).to_bytes(8, "big")})
+    assert shard.machine.worker_claims(b"7") == 3, "it is read anew"
 
 
 # --- What a request id stands for -------------------------------------------------------------------------------------

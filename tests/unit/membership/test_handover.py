@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -171,8 +172,8 @@ async def test_an_answer_of_etcd_that_was_lost_lets_nobody_go_unsaid() -> None:
     await world.nodes["b"].undo()
     await world.nodes["a"].ask()
     await world.nodes["a"].undo()
-    world.nodes["a"]._set(Handover.ASKED)
-    await make_store(world.etcd).note_handover(world.own["a"].record or node("a"))
+    world.own["a"].record = replace(world.own["a"].record or node("a"), handover=Handover.ASKED)
+    await make_store(world.etcd).note_handover(world.own["a"].record)
     world.etcd.lose_next_answer(is_done=True)
     with pytest.raises(CommitUnknownError):
         await world.nodes["a"].ask()

@@ -1,5 +1,6 @@
 """What a node does about the map, apart from how: which replicas it deletes and founds, and where queues have tasks."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.membership.queue_reconciler import SEARCHED_QUEUES, QueueReconciler
-from holdfast.broker.membership.reconciler import ShardReconciler
+from holdfast.broker.membership.reconciler import AGAIN_SECONDS, ShardReconciler
 from holdfast.cluster.admin.conversion import policy_of
 from holdfast.cluster.etcd.api import Changes, Put, RowChange
 from holdfast.cluster.etcd.fake import FakeEtcd
@@ -115,8 +116,8 @@ async def poll(
 
 async def poll_again(reconciler: ShardReconciler) -> None:
     reconciler.poll(everywhere=True)
-    while reconciler._works:
-        await next(iter(reconciler._works.values()))
+    while works := [task for task in asyncio.all_tasks() if task.get_name().startswith("reconciler ")]:
+        await asyncio.wait(works)
 
 
 async def test_a_replica_that_has_left_is_deleted_and_then_forgotten() -> None:
@@ -206,7 +207,9 @@ async def test_only_the_first_founder_founds_and_only_once() -> None:
     assert host.founded == []
 
 
-async def test_a_leader_that_nobody_relieves_pauses_before_it_asks_again(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_leader_that_nobody_relieves_pauses_before_it_asks_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was moved away, and goes on to lead: asked at every look, those who cannot take over would have no peace."""
     members = tuple(IDS.values())
     etcd, store = await cluster(shard_record(replicas=("b", "c", "d"), members=Members(2, members)))
@@ -216,7 +219,9 @@ async def test_a_leader_that_nobody_relieves_pauses_before_it_asks_again(capsys:
     await poll_again(reconciler)
     assert len(host.asked_to_take_over) == 1
     assert capsys.readouterr().out.count("Expected one of those who stay to take over, but none did.") == 1
-    reconciler._pauses[0].until_s = 0.0
+    loop = asyncio.get_running_loop()
+    now_s = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now_s() + AGAIN_SECONDS)
     await poll_again(reconciler)
     assert len(host.asked_to_take_over) == 2
 
@@ -414,6 +419,16 @@ async def test_two_settings_of_the_same_version_are_told_apart() -> None:
     assert shard.policy("q").max_attempts == 9
 
 
+class OneAfterTheOther:
+    """What a store of etcd says, and from some moment on what another one does."""
+
+    def __init__(self, store: MapStore) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
 async def test_what_a_restored_etcd_does_not_know_is_as_if_it_was_never_set() -> None:
     """Otherwise a queue that was paused after the backup stays so: to resume it changes nothing that etcd has."""
     shard = Shard()
@@ -421,14 +436,15 @@ async def test_what_a_restored_etcd_does_not_know_is_as_if_it_was_never_set() ->
     await advance(etcd, 40)
     old = await set_attempts(store, "q", 3)
     seen = MapClusterView(IDS["a"], await read_map(etcd))
-    reconciler = QueueReconciler(host, store, seen)
+    known = OneAfterTheOther(store)
+    reconciler = QueueReconciler(host, cast(MapStore, known), seen)
     await reconciler.poll()
     fresh, other = await restored(etcd)
     await reconcile(fresh, other, host)  # by a node that has just begun to lead
     assert (shard.settings[b"q"][0], shard.policy("q")) == (old + 1, NO_POLICY)
 
     await shard.set_queue(b"q", old + 2, pb.QueuePolicy(max_attempts=7).SerializeToString())
-    reconciler._store = other
+    known.store = other
     seen.map = await read_map(fresh)
     await reconciler.poll()  # by one that sees the record go
     assert shard.policy("q") == NO_POLICY

@@ -71,7 +71,7 @@ class Member:
         self.shard.apply(LeaderStarted(self.shard_ms(), False))
         self.policies = Policies(self.shard.machine.reader, BrokerConfig())
         self.coordinator = QuotaCoordinator(
-            self.shard.machine, self.policies, now_ms=self.shard_ms, submit=self._submit
+            self.shard.machine, self.policies, now_ms=self.shard_ms, submit=self.submit
         )  # fmt: skip
         self.manager = AllocationManager(
             self.term, self.shard.machine, self.policies, self.coordinator, view=self, others=self.stage,
@@ -109,7 +109,7 @@ class Member:
     async def allocate(self, shard: int, reports: Sequence[pb.AllocationReport]) -> list[pb.AllocationGrant]:
         return await self.coordinator.allocate(shard, reports, self.manager)
 
-    async def _submit(self, entry: Entry) -> list[Outcome]:
+    async def submit(self, entry: Entry) -> list[Outcome]:
         await asyncio.sleep(0)
         if self.writes_fail:
             raise LostError

@@ -12,6 +12,7 @@ from holdfast.limits.buckets import Rate
 from holdfast.proto.v1 import broker_calls_pb2 as pb
 from tests.unit.machine.machine_shard import QUEUE
 from tests.unit.quota.allocation_stage import HOME, Stage, ledger_rows, report
+from tests.unit.replica.small_shard import settle
 
 HELD_MS = LEASE_MS * HELD_PERCENT // 100
 
@@ -153,7 +154,7 @@ async def test_a_share_runs_out_and_the_scheduler_is_told_while_nobody_answers()
     assert member.row.claimed == 4
 
 
-async def test_a_share_runs_out_by_a_timer_too() -> None:
+async def test_a_share_runs_out_by_a_timer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look may be late; whoever holds must stop in time."""
     stage = Stage(1, concurrency_max=4)
     member = stage.members[0]
@@ -161,10 +162,12 @@ async def test_a_share_runs_out_by_a_timer_too() -> None:
     await stage.poll(500)
     limit = member.manager.queues[QUEUE].limits[CONCURRENCY]
     assert limit.timer is not None
-    left_s = limit.timer.when() - asyncio.get_running_loop().time()
+    loop = asyncio.get_running_loop()
+    left_s, now_s = limit.timer.when() - loop.time(), loop.time
     assert HELD_MS / 1000 - 1 < left_s <= HELD_MS / 1000 + 0.01
     stage.time.now_ms += HELD_MS
-    limit.timer._run()
+    monkeypatch.setattr(loop, "time", lambda: now_s() + left_s)
+    await settle()
     assert member.reported.concurrency == 0
     member.manager.cancel()
     assert limit.timer.cancelled()

@@ -68,7 +68,7 @@ async def test_a_home_that_knows_less_than_others_deals_nothing() -> None:
     stage = Stage(2, concurrency_max=3)
     home = stage.members[HOME]
     coordinator = QuotaCoordinator(
-        home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home._submit, settings=Settings()
+        home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home.submit, settings=Settings()
     )
     before = home.writes
     (reported,) = await coordinator.allocate(1, [pb.AllocationReport(queue="q", what=SETTINGS, version=7)])

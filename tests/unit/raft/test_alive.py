@@ -156,8 +156,7 @@ def test_only_answers_of_members_to_what_was_sent_count() -> None:
     stage = frozen_stage()
     a = stage["a"]
     before = {name: peer.echoed_sent_s for name, peer in a.progress.items()}
-    stage.now_s += 0.1
-    a._heartbeat_due_s = stage.now_s
+    stage.now_s += TIMING.heartbeat_s
     a.beat(stage.now_s)
     sent = a.newest_round
     for sender, term, number in (("x", a.term, sent), ("b", a.term - 1, sent), ("b", a.term, sent + 1)):

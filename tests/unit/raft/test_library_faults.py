@@ -41,6 +41,7 @@ from pysyncobj.tcp_server import TcpServer
 
 import holdfast.broker
 from holdfast.broker.config import BrokerConfig
+from holdfast.broker.leader.proposals import Proposal
 from holdfast.broker.peers import bodies, frames, words
 from holdfast.broker.peers.reasons import PeerError, Reason
 from holdfast.machine.entries import Enqueue
@@ -52,7 +53,7 @@ from tests.unit.machine.machine_shard import new_task
 from tests.unit.raft.library_players import FIRST, Ours, Player, Stock, exchange
 from tests.unit.raft.trace_messages import parse_message
 from tests.unit.raft.trace_player import OUTPUT, scenes
-from tests.unit.replica.small_shard import SmallShard, settle
+from tests.unit.replica.small_shard import SmallShard
 
 FAULTS = Path(__file__).parent / "library_faults.txt"
 ROLES = {FOLLOWER: "follower", CANDIDATE: "candidate", LEADER: "leader"}
@@ -334,15 +335,15 @@ def test_an_answer_that_fails_ours() -> None:
         failed: list[BaseException] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context["exception"]))
         call = Enqueue(small.time.now_ms, [new_task()])
-        fails, is_gone = (asyncio.ensure_future(small.shard.submit(call)) for _ in range(2))
-        await settle()
-        for proposal in small.shard._proposals._waiting:
+        fails, is_gone = Proposal(call), Proposal(call)
+        for proposal in (fails, is_gone):
+            small.shard.propose(proposal)
             proposal.future.add_done_callback(fail)
-        is_gone.cancel()
+        is_gone.future.cancel()
         await small.round()
         await small.round()
         assert [type(error) for error in failed] == [AnswerFailedError] * 2
-        assert len(await fails) == 1
+        assert len(await fails.future) == 1
         return len(await small.claim(tasks_max=10))
 
     assert asyncio.run(scene()) == 2, "two calls"

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
-from holdfast.raft.library import FOLLOWER, LEADER, LibraryRaft
-from holdfast.raft.messages import Append, AppendReply, Configuration, EntryKind, LogEntry, Message
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER, LibraryRaft
+from holdfast.raft.messages import Append, AppendReply, Configuration, EntryKind, LogEntry, Message, PreVoteReply
 from tests.unit.raft.raft_stage import TIMING, Stage
 
 Scene = Callable[[type[ShardRaft]], None]
@@ -152,7 +152,8 @@ def test_a_candidate_gives_up_for_a_snapshot(stage: Stage) -> None:
     b = stage["b"]
     stage.now_s = 10.0
     b.tick(stage.now_s)
-    b._stand_for_election(transfer=False)
+    stage.give("b", "a", PreVoteReply(b.term + 1, granted=True))
+    assert b.role == CANDIDATE
     assert b.install_snapshot("a", 0, 20, 0, GROUP)
     assert (b.role, b.ready.after_sync) == (FOLLOWER, [])
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import MemoryJournal
-from holdfast.raft.library import FOLLOWER, LEADER
+from holdfast.raft.library import CANDIDATE, FOLLOWER, LEADER
 from holdfast.raft.membership import PROMOTE_LAG_ENTRIES_MAX
 from holdfast.raft.messages import (
     Append,
@@ -17,6 +17,7 @@ from holdfast.raft.messages import (
     PreVote,
     PreVoteReply,
     RequestVote,
+    TimeoutNow,
     VoteReply,
 )
 from tests.simulation.raft_group_ablations import CreditsTombstones, ForgetsItsFormerLog
@@ -117,18 +118,19 @@ def test_a_snapshot_installed_by_who_was_added_again_is_heard_of_with_the_next_h
 
 
 def test_a_deleted_replica_votes_once_in_a_term() -> None:
-    """Five; a and b stand in the same term, and c gives its vote to a, which leads and removes it. Then b asks."""
+    """e hands over to a and b, which stand in the same term; c votes for a, which leads and removes it. Then b asks."""
     stage = Stage(replicas="abcde")
-    stage.now_s = 10.0
+    e = stage.serve("e")
     for candidate in "ab":
-        stage[candidate]._stand_for_election(transfer=True)
+        stage.give(candidate, "e", TimeoutNow(e.term))
         stage.sync(candidate)
     asked = [message for sender, to, message in stage.on_the_way if (sender, to) == ("b", "c")]
     stage.on_the_way = [message for message in stage.on_the_way if message[:2] in (("a", "c"), ("a", "d"), ("b", "e"))]
     stage.deliver("acd")
     stage.deliver("be")
     a, b = stage["a"], stage["b"]
-    assert (a.role, a.term, len(b._votes)) == (LEADER, b.term, 2)
+    assert (a.role, a.term, b.role) == (LEADER, b.term, CANDIDATE)
+    assert (stage.journals["b"].voted_for, stage.journals["e"].voted_for) == ("b", "b")
     stage.on_the_way.clear()
     stage.settle("a", "ade")
     remove(stage, "a", "c", "ade")
@@ -195,7 +197,7 @@ def test_it_votes_for_who_has_what_it_had() -> None:
     """Also while it is empty: or a group could not go on without it."""
     stage = Stage(empty="d")
     stage.journals["d"] = MemoryJournal((), 3, "a", former_last=(2, 7))
-    stage.engines["d"] = stage._make("d")
+    stage.restart("d")
     stage.now_s = 10.0
     answers: list[Message] = []
     for last_term, last_index in ((2, 6), (1, 9), (2, 7), (3, 1)):

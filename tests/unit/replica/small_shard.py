@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from prometheus_client import Counter
+
 from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
@@ -106,6 +108,11 @@ class FillingKV(MemoryKV):
         super().write(changes)
 
 
+def counted(counter: Counter) -> float:
+    (family,) = counter.collect()
+    return next(sample.value for sample in family.samples if sample.name.endswith("_total"))
+
+
 async def settle() -> None:
     """Lets everything run that can."""
     for _ in range(TURNS):
@@ -162,7 +169,7 @@ class SmallShard:
     def lead(self) -> None:
         """As if the first entry of the term had been applied; without housekeeping, which tests do by hand."""
         self.follow_role()
-        self.shard._proposals.drop_waiting()
+        self.shard.proposals.drop_waiting()
         self.leadership.is_open = True
 
     def lose(self, term: int = 2) -> None:

@@ -108,8 +108,9 @@ class Broker:
         self.log = NodeLog.open(disk, segment_bytes=SEGMENT_BYTES)
         self.guard = DiskGuard(disk.free_bytes, 0)
         self.metrics = Metrics()
+        self.begin_sync: Callable[[Callable[[], None]], Beside] = partial(HeldSync, self.thread)
         self.commit_loop = CommitLoop(
-            self.log, self.metrics, begin_sync=partial(HeldSync, self.thread), disk=self.guard,
+            self.log, self.metrics, begin_sync=lambda work: self.begin_sync(work), disk=self.guard,
             sync_mode=sync_mode,
         )  # fmt: skip
         self.replica = lone_replica(
@@ -339,7 +340,7 @@ async def test_what_is_in_the_log_is_not_refused_because_a_later_round_has_no_ro
             raise DiskFullError("there is no room")
         await run(work)
 
-    monkeypatch.setattr(broker.commit_loop, "_begin_sync", beside(full_then))
+    monkeypatch.setattr(broker, "begin_sync", beside(full_then))
     broker.thread.open()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(outcome, list) for outcome in outcomes), outcomes

@@ -88,8 +88,9 @@ class Scene:
         self.other = OtherNode()
         self.unknown_senders: list[Message] = []  # messages of shards that are not here
         self.guard = DiskGuard(self.disk.free_bytes, 0)
+        self.begin_sync = beside(_at_once)
         self.commit_loop = CommitLoop(
-            self.log, Metrics(), begin_sync=beside(_at_once), disk=self.guard, wire=self.other
+            self.log, Metrics(), begin_sync=lambda work: self.begin_sync(work), disk=self.guard, wire=self.other
         )
         self.other.commit_loop = self.commit_loop
         kv = self.kv = MemoryKV()
@@ -212,7 +213,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(without_room))
+    monkeypatch.setattr(scene, "begin_sync", beside(without_room))
     assert scene.replica.raft.propose(b"", EntryKind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
@@ -376,7 +377,7 @@ async def test_it_is_forgotten_once_there_is_room(scene: Scene, monkeypatch: pyt
             raise DiskFullError("there is no room")
         work()
 
-    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(sometimes_without_room))
+    monkeypatch.setattr(scene, "begin_sync", beside(sometimes_without_room))
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
     await scene.commit_loop.forget(scene.replica)
     assert tries == [False, False, False]
@@ -387,7 +388,7 @@ async def test_a_stop_does_not_wait_for_room_to_forget(scene: Scene, monkeypatch
     async def without_room(_work: Callable[[], None]) -> None:
         raise DiskFullError("there is no room")
 
-    monkeypatch.setattr(scene.commit_loop, "_begin_sync", beside(without_room))
+    monkeypatch.setattr(scene, "begin_sync", beside(without_room))
     monkeypatch.setattr(rounds_module, "FULL_SECONDS", 0.0)
     leaving = asyncio.ensure_future(scene.commit_loop.forget(scene.replica))
     await settle()

@@ -1,13 +1,10 @@
 """To whom a leader hands over: to nobody who would leave the shard without a leader for nothing."""
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
-from holdfast.broker.replica import host as hosting
-from holdfast.broker.replica.host import Host
-from holdfast.broker.replica.successors import answers, best_successor, caught_up
+from holdfast.broker.cluster_view.view import StaticClusterView
+from holdfast.broker.config import BrokerConfig
+from holdfast.broker.replica.successors import answers, best_successor, caught_up, hand_over, is_reluctant
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.library import LEADER
 from tests.unit.raft.raft_stage import TIMING, Stage
@@ -22,6 +19,17 @@ def stage_without(*dead: str, replicas: str = "abc") -> tuple[Stage, ShardRaft]:
     while stage.now_s < ends_s:
         stage.settle(leader.replica, live)
     return stage, leader
+
+
+class View(StaticClusterView):
+    """Of a cluster in which these nodes have asked whether they may stop."""
+
+    def __init__(self, leaving: str = "") -> None:
+        super().__init__(BrokerConfig())
+        self._leaving = leaving
+
+    def takes_leadership(self, name: str, *, at_need: bool = False) -> bool:
+        return at_need or name not in self._leaving
 
 
 def test_the_dead_do_not_take_over() -> None:
@@ -61,15 +69,12 @@ def test_who_is_not_wanted_does_not_take_over() -> None:
     [("a", False, "b"), ("b", False, "a"), ("ab", False, None), ("ab", True, "b")],
 )
 def test_who_is_about_to_be_stopped_takes_over_only_at_need(
-    monkeypatch: pytest.MonkeyPatch, leaving: str, is_stopping: bool, takes_over: str | None
+    leaving: str, is_stopping: bool, takes_over: str | None
 ) -> None:
     stage, leader = stage_without()
     stage.settle("c", among="bc")
-    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: stage.now_s))
-    around = SimpleNamespace(takes_leadership=lambda name, at_need=False: at_need or name not in leaving)
-    host = cast(Any, SimpleNamespace(me="c", is_stopping=is_stopping, _cluster_view=around))
-    host._willing = lambda raft: Host._willing(host, raft)
-    assert Host._hand_over(host, cast(Any, SimpleNamespace(raft=leader))) == (takes_over is not None)
+    begun = hand_over(leader, stage.now_s, View(leaving), is_stopping=is_stopping)
+    assert begun == (takes_over is not None)
     if takes_over is not None:
         stage.deliver("abc")
         assert stage[takes_over].role == LEADER
@@ -92,17 +97,15 @@ def test_a_leader_knows_who_could_go_on_without_delay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("silent_elections", "hands_over", "is_reluctant"),
+    ("silent_elections", "hands_over", "leaves"),
     [(0, True, True), (0, False, False), (4, True, False)],
 )
 def test_a_node_that_is_about_to_be_stopped_leaves_elections_to_others_but_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch, silent_elections: int, hands_over: bool, is_reluctant: bool
+    silent_elections: int, hands_over: bool, leaves: bool
 ) -> None:
     stage, _ = stage_without()
     now_s = stage.now_s + silent_elections * TIMING.election_s_max
-    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now_s))
-    host = cast(Any, SimpleNamespace(is_handing_over=hands_over))
-    assert Host._is_reluctant(host, stage["a"]) == is_reluctant
+    assert is_reluctant(stage["a"], now_s, is_handing_over=hands_over) == leaves
 
 
 def test_who_has_not_answered_this_leader_yet_does_not_take_over() -> None:
@@ -113,16 +116,11 @@ def test_who_has_not_answered_this_leader_yet_does_not_take_over() -> None:
 
 
 @pytest.mark.parametrize(("dead", "successor"), [("a", "b"), ("ab", None)])
-def test_a_host_hands_over_to_who_is_there_or_goes_on(
-    monkeypatch: pytest.MonkeyPatch, dead: str, successor: str | None
-) -> None:
+def test_a_leader_hands_over_to_who_is_there_or_goes_on(dead: str, successor: str | None) -> None:
     stage, leader = stage_without("a")
     if "b" in dead:
         stage.now_s += TIMING.election_s_max
-    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: stage.now_s))
-    replica = SimpleNamespace(raft=leader)
-    host = cast(Any, SimpleNamespace(me="c", _willing=lambda raft: ["a", "b"]))
-    begun = Host._hand_over(host, cast(Any, replica))
+    begun = hand_over(leader, stage.now_s, View())
     assert begun == (successor is not None)
     assert leader.accepts == (successor is None), "nothing is stopped for nobody"
     if successor is not None:

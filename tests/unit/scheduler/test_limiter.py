@@ -137,7 +137,7 @@ def test_what_passes_an_old_task_that_is_blocked_does_not_pile_up() -> None:
         assert len(taken) == 50
         bench.finish(*taken)
     window = bench.scheduler.windows[QUEUE]
-    assert len(window.ages._line) <= 2 * ages.HELD_MAX
+    assert len(window.ages.line) <= 2 * ages.HELD_MAX
 
 
 def test_an_allowance_takes_the_place_of_what_the_policy_says() -> None:
@@ -329,7 +329,7 @@ def test_limiters_that_are_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(bench.take_all(3)) == 100
     bench.enqueue(1)
     bench.take()
-    assert len(bench.scheduler.windows[QUEUE].limiters._tenants) <= 10
+    assert len(bench.scheduler.windows[QUEUE].limiters.tenants) <= 10
     bench.scheduler.limits_changed(QUEUE)
     assert bench.take_all(3) == [], "what is forgotten is in the state"
 

@@ -314,7 +314,7 @@ class SchedulerTraffic(RuleBasedStateMachine):
         if window is not None:
             assert self.probe(1) is None
             limiters = window.limiters
-            assert not any(limiter.coming for limiter in (*limiters._tenants.values(), *limiters._keys.values()))
+            assert not any(limiter.coming for limiter in (*limiters.tenants.values(), *limiters.limit_keys.values()))
             assert not window.lines.claiming
             if not self.limits.has_any:
                 assert (window.round_robins, window.shared_state.subqueues, window.lines.size) == (0, 0, 0)

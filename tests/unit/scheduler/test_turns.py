@@ -110,7 +110,7 @@ def test_a_turn_goes_on_also_for_one_that_gave_its_last_in_this_round_before() -
     round_robin = bench.scheduler.windows[QUEUE].level(4).round_robin
     assert round_robin is not None
     assert round_robin.holder is round_robin.idle[b"a"]
-    round_robin._gone.add(b"a")
+    round_robin.gone.add(b"a")
     bench.enqueue(1, b"a")
     assert bench.subqueues(2) == ["a", "b"]
 

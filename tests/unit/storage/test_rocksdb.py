@@ -2,18 +2,20 @@
 
 import os
 import random
+import re
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from holdfast.machine.hashing import state_hash
 from holdfast.machine.kv import MemoryKV
-from holdfast.storage.rocksdb import RocksState, StateDamagedError, StateError, StateMemory, _table_bytes, read_row
+from holdfast.storage.rocksdb import RocksState, StateDamagedError, StateError, StateMemory, read_row, table_bytes_for
 
 ROWS = 2000
 
@@ -190,13 +192,13 @@ def test_closing_waits_for_what_another_thread_is_at(tmp_path: Path, work: str) 
     state = RocksState(tmp_path / "state", memory=StateMemory(1 << 20, 128 << 20))
     for batch in range(200):
         state.write({key(100 * batch + row): bytes(1000) for row in range(100)})
-    thread = threading.Thread(target=state.flush if work == "flush" else lambda: state.checkpoint(tmp_path / "copy"))
-    thread.start()
-    while thread.is_alive() and not state._slow.locked():
-        time.sleep(0)
-    state.close()
-    assert state._slow.locked() is False
-    thread.join()
+    with ThreadPoolExecutor() as thread:
+        working = thread.submit(state.flush) if work == "flush" else thread.submit(state.checkpoint, tmp_path / "copy")
+        while not working.done() and not list((tmp_path / "state").glob("*.sst")):
+            time.sleep(0)
+        state.close()
+        assert (tmp_path / "copy").exists() == (work == "checkpoint"), "it was waited for to its end"
+        working.result()
     again = open_state(tmp_path / "state")
     assert again.get(key(19_999)) == bytes(1000)
     again.close()
@@ -244,6 +246,13 @@ def test_compactions_give_way_to_all_others(tmp_path: Path) -> None:
     state.close()
 
 
+def files_by_level(directory: Path) -> list[int]:
+    """After the last flush or compaction, as RocksDB logs it."""
+    return [
+        int(count) for count in re.findall(r'"lsm_state": \[(.*?)\]', (directory / "LOG").read_text())[-1].split(",")
+    ]
+
+
 def test_files_are_small_for_one_that_is_synced_or_deleted_holds_up_the_log(tmp_path: Path) -> None:
     state = open_state(tmp_path)
     rng = random.Random(0)
@@ -251,7 +260,7 @@ def test_files_are_small_for_one_that_is_synced_or_deleted_holds_up_the_log(tmp_
         state.write({key(number): rng.randbytes(4096) for number in range(part, 4 * ROWS, 4)})
         state.flush()
     until_s = time.monotonic() + 60
-    while state._db.property_int_value("rocksdb.num-files-at-level0"):
+    while files_by_level(tmp_path)[0]:
         assert time.monotonic() < until_s, "there was no compaction"
         time.sleep(0.01)
     state.close()
@@ -262,13 +271,13 @@ def test_files_are_small_for_one_that_is_synced_or_deleted_holds_up_the_log(tmp_
 
 def test_large_states_have_larger_files_so_that_they_are_not_too_many() -> None:
     mib, gib = 1024**2, 1024**3
-    assert [_table_bytes(size) // mib for size in (0, 3 * gib, 4 * gib, 12 * gib, 13 * gib, 40 * gib)] == [
+    assert [table_bytes_for(size) // mib for size in (0, 3 * gib, 4 * gib, 12 * gib, 13 * gib, 40 * gib)] == [
         8, 8, 16, 32, 64, 64,
     ]  # fmt: skip
 
 
 def test_a_state_that_grows_or_shrinks_fits_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.storage.rocksdb._TABLES_WANTED", 0.1)  # so that little is much
+    monkeypatch.setattr("holdfast.storage.rocksdb.TABLES_WANTED", 0.1)  # so that little is much
 
     def written() -> str:
         newest = max(tmp_path.glob("OPTIONS-*"))
@@ -293,10 +302,10 @@ def test_files_that_cannot_be_fitted_do_not_undo_a_flush(tmp_path: Path, monkeyp
     state = open_state(tmp_path)
     state.write({key(1): b"one"})
     state.flush()
-    monkeypatch.setattr("holdfast.storage.rocksdb._TABLES_WANTED", 0)
+    monkeypatch.setattr("holdfast.storage.rocksdb.TABLES_WANTED", 0)
     shutil.rmtree(tmp_path)  # nothing new can be written
     state.flush()
-    assert state._table_bytes == 8 * 1024 * 1024, "they were fitted"
+    assert state.table_bytes == 8 * 1024 * 1024, "they were fitted"
     state.close()
 
 

@@ -21,7 +21,7 @@ from holdfast.broker.replica.probes import Probes
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.snapshot_transfers import SENDING_AT_ONCE_MAX, SnapshotTransfers
-from holdfast.broker.replica.successors import best_successor
+from holdfast.broker.replica.successors import hand_over, is_reluctant
 from holdfast.machine.machine import Machine
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
@@ -40,7 +40,6 @@ from holdfast.wal.node_log import NodeLog
 GROUP_BITS = 63  # of a group that a node draws; see routing/groups.py
 CHANGE_SECONDS_MAX = 10.0  # for a change of leader or members to come about
 PINNED_BYTES_MAX = 1024 * 1024 * 1024  # of log that is kept for a snapshot on its way
-RELUCTANT_ELECTIONS = 3  # for which a node that is about to be stopped waits for others to be elected
 SILENCE_SHARE = 0.9  # of the shortest election time: a leader steps down before another can be elected
 
 Result = TypeVar("Result")
@@ -280,14 +279,7 @@ class Host:
             self._hand_over(replica)  # if nobody is there, it leads no more from its next tick on
         is_staying = replica.is_alone or not self.is_stopping
         raft.may_campaign = may_lead and is_staying and not self.problem_of(replica.number)
-        raft.is_reluctant = self._is_reluctant(raft)
-
-    def _is_reluctant(self, raft: ShardRaft) -> bool:
-        """Before a node is stopped it leaves elections to others. But what nobody leads for long it would rather lead
-        than leave without a leader."""
-        if not self.is_handing_over:
-            return False
-        return raft.leader_silent_s(time.monotonic()) < RELUCTANT_ELECTIONS * raft.timing.election_s_max
+        raft.is_reluctant = is_reluctant(raft, time.monotonic(), is_handing_over=self.is_handing_over)
 
     async def in_round(self, replica: Replica, act: Callable[[], Result]) -> Result:
         """Has something done with an engine, in the next round."""
@@ -349,18 +341,8 @@ class Host:
 
     def _hand_over(self, replica: Replica, among: Collection[str] | None = None) -> bool:
         """Begins to; False if there is nobody to hand over to."""
-        if among is None and not (among := self._willing(replica.raft)):
-            return False
-        successor = best_successor(replica.raft, time.monotonic(), among)
-        return successor is not None and replica.raft.hand_over(successor)
-
-    def _willing(self, raft: ShardRaft) -> list[str]:
-        """Voters that are not about to be stopped. A node that stops at this moment takes what it can get."""
-        others = [voter for voter in raft.configuration.voters if voter != raft.replica]
-        takes = self._cluster_view.takes_leadership
-        staying = [voter for voter in others if takes(name_of(voter))]
-        at_need = [voter for voter in others if takes(name_of(voter), at_need=True)] if self.is_stopping else []
-        return staying or at_need
+        raft, now_s = replica.raft, time.monotonic()
+        return hand_over(raft, now_s, self._cluster_view, is_stopping=self.is_stopping, among=among)
 
     def note_other_group(self, sender: str, number: int) -> None:
         """Two nodes of one list have a shard of the same number from different foundings: one is in the wrong place."""

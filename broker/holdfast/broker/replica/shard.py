@@ -80,7 +80,7 @@ class Shard:
         self._committed_index = machine.meta.applied_index  # what the state holds; the machine may be ahead
         self.state_lags = False  # something is applied and, for lack of room, not yet written
         config = context.config
-        self._proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
+        self.proposals = ProposalQueue(config.proposals_max, config.proposals_bytes_max)
         self._reads = ReadBarrier(config.proposals_max)
         self.entries = DecodedEntries(machine.meta.shard, config.skipped)
         self._term = 0  # in which this replica leads; 0: it does not
@@ -133,7 +133,7 @@ class Shard:
         # Below the watermark too: it adds next to nothing, and without it nobody could be served or even refused.
         proposal = Proposal(LeaderStarted(clock.now_ms(), clock.started_by_step))
         proposal.future.add_done_callback(lambda done: self._open(leading) if not done.exception() else None)
-        self._proposals.add(proposal)
+        self.proposals.add(proposal)
 
     def _open(self, leading: Leadership) -> None:
         if leading is self._leading and not self._draining:
@@ -143,9 +143,9 @@ class Shard:
     def _stop_leading(self, leading: Leadership) -> None:
         """Of what is in the log nobody here can know whether it will be committed; the rest was not begun."""
         self._leading = None
-        for proposal in self._proposals.drop_staged():
+        for proposal in self.proposals.drop_staged():
             proposal.reject(OutcomeUnknownError())
-        for proposal in self._proposals.drop_waiting():
+        for proposal in self.proposals.drop_waiting():
             proposal.reject(self._redirect())
         leading.end(self._redirect())
         self._reads.end(self._redirect())
@@ -289,7 +289,7 @@ class Shard:
             raise shutting_down()
         self._leads()
         self.check_written()
-        self._proposals.check_room()
+        self.proposals.check_room()
         if entry is not None:
             self._disk.check(entry)
 
@@ -307,7 +307,7 @@ class Shard:
         if self._leading is None:  # lost since the proposal was decided
             proposal.reject(self._redirect())
             return
-        self._proposals.add(proposal)
+        self.proposals.add(proposal)
         self._host.wake(self.number)
 
     async def submit_housekeeping(self, entry: Entry) -> list[Outcome]:
@@ -315,7 +315,7 @@ class Shard:
         if self._leading is None:
             raise self._redirect()
         proposal = Proposal(entry)
-        self._proposals.add_housekeeping(proposal)
+        self.proposals.add_housekeeping(proposal)
         self._host.wake(self.number)
         return await proposal.future
 
@@ -327,11 +327,11 @@ class Shard:
         self._lead_if_due()
         if self._leading is None or not self._replicator.accepts:
             return 0
-        taken = self._proposals.take_round(budget)
+        taken = self.proposals.take_round(budget)
         for proposal in taken:
             index = self._replicator.propose(proposal.payload)
             assert index is not None
-            self._proposals.stage(index, proposal)
+            self.proposals.stage(index, proposal)
         return len(taken)
 
     def aborted(self, error: Exception, last_index: int) -> None:
@@ -340,7 +340,7 @@ class Shard:
         Entries that wait were decided as if those before them would be applied (low-water marks), so all after
         `last_index` are refused and the scheduler starts afresh. Those up to it are in the log and will be applied.
         """
-        dropped = [*self._proposals.drop_staged(last_index), *self._proposals.drop_waiting()]
+        dropped = [*self.proposals.drop_staged(last_index), *self.proposals.drop_waiting()]
         if self._leading is not None:
             self._leading.reserver.reset()
             if not self._leading.is_open:
@@ -352,7 +352,7 @@ class Shard:
 
     def give_up(self) -> None:
         """The node is about to stop: nobody here will learn how the writes on their way ended."""
-        for proposal in [*self._proposals.drop_staged(), *self._proposals.drop_waiting()]:
+        for proposal in [*self.proposals.drop_staged(), *self.proposals.drop_waiting()]:
             proposal.reject(OutcomeUnknownError())
         self._reads.end(shutting_down())
         self.drain()
@@ -391,7 +391,7 @@ class Shard:
         applied: Applied = []
         while position < len(committed):
             record = committed[position]
-            proposal = self._proposals.staged_at(record.index)
+            proposal = self.proposals.staged_at(record.index)
             if proposal is not None and not proposal.is_callers and applied and applied[-1][0].is_callers:
                 break  # callers get their answers before housekeeping is applied
             entry: Entry | None = None
@@ -410,7 +410,7 @@ class Shard:
 
     def _is_all_housekeeping(self, committed: Sequence[LogEntry]) -> bool:
         """Whether nobody waits for an answer to one of these."""
-        proposals = [self._proposals.staged_at(record.index) for record in committed]
+        proposals = [self.proposals.staged_at(record.index) for record in committed]
         return all(proposal is not None and not proposal.is_callers for proposal in proposals)
 
     @property
@@ -418,13 +418,13 @@ class Shard:
         """Whether nobody waits for an answer to what is to be applied next. A follower answers nobody, but it must keep
         up with its leader: what it has to apply is no housekeeping."""
         last_index = min(self._replicator.ready_index, self._committed_index + APPLY_ENTRIES_MAX)
-        proposals = [self._proposals.staged_at(index) for index in range(self._committed_index + 1, last_index + 1)]
+        proposals = [self.proposals.staged_at(index) for index in range(self._committed_index + 1, last_index + 1)]
         return all(proposal is not None and not proposal.is_callers for proposal in proposals)
 
     @property
     def callers_wait(self) -> bool:
         """Whether the next round will take something of a caller's."""
-        return self._leading is not None and self._proposals.callers_wait and self._replicator.accepts
+        return self._leading is not None and self.proposals.callers_wait and self._replicator.accepts
 
     async def _commit(self) -> Effects:
         """Writes what was applied. It is durable in the log, so a full disk only delays this."""
@@ -440,7 +440,7 @@ class Shard:
                 await asyncio.sleep(FULL_SECONDS)
 
     def _follow(self, effects: Effects, applied: Applied) -> None:
-        self._proposals.applied(self._committed_index)
+        self.proposals.applied(self._committed_index)
         if self._leading is not None:
             self._leading.clock.not_before(self.machine.meta.now_ms)
             self._leading.follow(effects, applied)
@@ -544,7 +544,7 @@ class Shard:
 
     @property
     def proposals_waiting(self) -> int:
-        return self._proposals.waiting + self._proposals.staged
+        return self.proposals.waiting + self.proposals.staged
 
     @property
     def reads_wait(self) -> bool:
@@ -553,7 +553,7 @@ class Shard:
     @property
     def has_work(self) -> bool:
         """Whether something waits for a round."""
-        proposes = self._leading is not None and self._proposals.waiting > 0 and self._replicator.accepts
+        proposes = self._leading is not None and self.proposals.waiting > 0 and self._replicator.accepts
         return proposes or self._reads.want_a_question
 
     @property

@@ -152,7 +152,6 @@ class Limiters:
     __slots__ = (
         "_both",
         "_in_use",
-        "_keys",
         "_machine",
         "_most_in_use",
         "_now_ms",
@@ -161,9 +160,10 @@ class Limiters:
         "_reader",
         "_short_of_rate",
         "_short_of_slots",
-        "_tenants",
         "_was_asked",
+        "limit_keys",
         "rules",
+        "tenants",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, queue: bytes, now_ms: Callable[[], int], rules: Rules) -> None:
@@ -174,8 +174,8 @@ class Limiters:
         self.rules = rules
         self._of_queue = Limiter(queue, keys.SCOPE_QUEUE, b"", {})  # its claims are in the queue's row
         self._of_queue.rate = rules.rate
-        self._tenants: dict[bytes, Limiter] = {}
-        self._keys: dict[bytes, Limiter] = {}
+        self.tenants: dict[bytes, Limiter] = {}
+        self.limit_keys: dict[bytes, Limiter] = {}
         self._both: dict[Names, tuple[Limiter, ...]] = {}  # the limiters of a tenant and a limit key, if there are any
         self._short_of_slots = False  # somebody wanted more
         self._short_of_rate = False
@@ -194,7 +194,7 @@ class Limiters:
         of_queue.rate = rules.rate
         self.rules = rules
         self._both.clear()
-        for limiter in (*self._tenants.values(), *self._keys.values()):
+        for limiter in (*self.tenants.values(), *self.limit_keys.values()):
             limiter.taken = limiter.settled = 0
             limiter.set_limits(*rules.limits_of(limiter.scope, limiter.name))
         for tenant, limit_key in claiming:
@@ -238,13 +238,13 @@ class Limiters:
         """
         if not tenant or not self.rules.tenants_limited:
             return None
-        return self._closed(self._tenants.get(tenant) or self._tenant(tenant), now_ms, blocked)
+        return self._closed(self.tenants.get(tenant) or self._tenant(tenant), now_ms, blocked)
 
     def key_closed(self, limit_key: bytes, now_ms: int, blocked: dict[Name, int] | None = None) -> int | None:
         """The same of a limit key."""
         if not limit_key or not self.rules.keys_limited:
             return None
-        return self._closed(self._keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
+        return self._closed(self.limit_keys.get(limit_key) or self._key(limit_key), now_ms, blocked)
 
     def _closed(self, limiter: Limiter, now_ms: int, blocked: dict[Name, int] | None) -> int | None:
         if limiter.is_full():
@@ -279,12 +279,12 @@ class Limiters:
         """These are on their way no more."""
         rules = self.rules
         if rules.tenants_limited:
-            tenants = self._tenants
+            tenants = self.tenants
             for ready_ref in ready_refs:
                 if ready_ref[2]:
                     tenants[ready_ref[2]].settled += 1
         if rules.keys_limited:
-            limit_keys = self._keys
+            limit_keys = self.limit_keys
             for ready_ref in ready_refs:
                 if ready_ref[3]:
                     limit_keys[ready_ref[3]].settled += 1
@@ -294,7 +294,7 @@ class Limiters:
         self.settle([ready_ref])
         _, place, tenant, limit_key = ready_ref
         now_ms = self._now_ms()
-        for limiter in (self._of_queue, self._tenants.get(tenant), self._keys.get(limit_key)):
+        for limiter in (self._of_queue, self.tenants.get(tenant), self.limit_keys.get(limit_key)):
             if limiter is not None and limiter.bucket is not None:
                 limiter.bucket.give_back(place[3], taken_ms, now_ms)
 
@@ -319,9 +319,11 @@ class Limiters:
         rules = self.rules
         limiters = [] if rules.rate is None else [self._of_queue]
         if rules.tenants_rated:
-            limiters += [self._tenants[tenant] for tenant in {ready_ref[2] for ready_ref in ready_refs} if tenant]
+            limiters += [self.tenants[tenant] for tenant in {ready_ref[2] for ready_ref in ready_refs} if tenant]
         if rules.limits.key_rate is not None:
-            limiters += [self._keys[limit_key] for limit_key in {ready_ref[3] for ready_ref in ready_refs} if limit_key]
+            limiters += [
+                self.limit_keys[limit_key] for limit_key in {ready_ref[3] for ready_ref in ready_refs} if limit_key
+            ]
         found = []
         for limiter in limiters:
             if limiter.bucket is not None:
@@ -336,11 +338,11 @@ class Limiters:
 
     def shrink(self) -> None:
         """Forgets limiters of which nothing is on its way: the levels of their buckets are in the state."""
-        if len(self._tenants) > LIMITERS_HELD_MAX:
-            self._tenants = {name: limiter for name, limiter in self._tenants.items() if limiter.coming}
+        if len(self.tenants) > LIMITERS_HELD_MAX:
+            self.tenants = {name: limiter for name, limiter in self.tenants.items() if limiter.coming}
             self._both.clear()
-        if len(self._keys) > LIMITERS_HELD_MAX:
-            self._keys = {name: limiter for name, limiter in self._keys.items() if limiter.coming}
+        if len(self.limit_keys) > LIMITERS_HELD_MAX:
+            self.limit_keys = {name: limiter for name, limiter in self.limit_keys.items() if limiter.coming}
             self._both.clear()
         if len(self._both) > PAIRS_HELD_MAX:
             self._both.clear()
@@ -356,17 +358,17 @@ class Limiters:
         return both
 
     def _tenant(self, name: bytes) -> Limiter:
-        limiter = self._tenants.get(name)
+        limiter = self.tenants.get(name)
         if limiter is None:
             limiter = self._made(keys.SCOPE_TENANT, name, self._machine.running.tenants)
-            self._tenants[name] = limiter
+            self.tenants[name] = limiter
         return limiter
 
     def _key(self, name: bytes) -> Limiter:
-        limiter = self._keys.get(name)
+        limiter = self.limit_keys.get(name)
         if limiter is None:
             limiter = self._made(keys.SCOPE_KEY, name, self._machine.running.limit_keys)
-            self._keys[name] = limiter
+            self.limit_keys[name] = limiter
         return limiter
 
     def _made(self, scope: int, name: bytes, running: Counts) -> Limiter:

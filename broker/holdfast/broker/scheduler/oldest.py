@@ -31,7 +31,7 @@ class OldestReadyIndex:
     What is taken or withdrawn only leaves `_live`; its place is passed over when it comes to the head.
     """
 
-    __slots__ = ("_complete", "_cursor", "_line", "_live", "_machine", "_queue", "_reader", "_returned", "went")
+    __slots__ = ("_complete", "_cursor", "_live", "_machine", "_queue", "_reader", "_returned", "line", "went")
 
     def __init__(self, machine: Machine, queue: bytes, cursor: int, *, complete: bool) -> None:
         self._reader = machine.reader
@@ -39,7 +39,7 @@ class OldestReadyIndex:
         self._queue = queue
         self._cursor = cursor
         self._complete = complete
-        self._line: deque[Aged] = deque()
+        self.line: deque[Aged] = deque()  # in order; with those that have gone since, up to the head
         self._returned: list[Aged] = []  # a heap
         self._live: set[int] = set()
         self.went = self._live.discard  # a task was picked or withdrawn, by its sequence
@@ -52,8 +52,8 @@ class OldestReadyIndex:
                 return
             heapq.heappush(self._returned, (sequence, task_id))
             self._live.add(sequence)
-        elif self._complete and len(self._line) < HELD_MAX:
-            self._line.append((sequence, task_id))
+        elif self._complete and len(self.line) < HELD_MAX:
+            self.line.append((sequence, task_id))
             self._live.add(sequence)
             self._cursor = sequence + 1
         else:
@@ -72,7 +72,7 @@ class OldestReadyIndex:
         """The oldest ones in order; nothing may change meanwhile."""
         if self._head(claiming) is None:
             return
-        held: Iterable[Aged] = heapq.merge(self._line, sorted(self._returned)) if self._returned else self._line
+        held: Iterable[Aged] = heapq.merge(self.line, sorted(self._returned)) if self._returned else self.line
         while True:
             for sequence, task_id in held:
                 oldest = self._read_oldest(sequence, task_id) if sequence in self._live else None
@@ -84,10 +84,10 @@ class OldestReadyIndex:
             if self._complete:
                 return
             # Those behind a blocked one that have gone would pile up: they are passed over only at the head.
-            self._line = deque(aged for aged in self._line if aged[0] in self._live)
-            known = len(self._line)
+            self.line = deque(aged for aged in self.line if aged[0] in self._live)
+            known = len(self.line)
             self._refill(claiming, AGE_PAGES)
-            held = islice(self._line, known, None)
+            held = islice(self.line, known, None)
 
     def _read_oldest(self, sequence: int, task_id: bytes) -> OldestReady | None:
         task = self._machine.execution(task_id)
@@ -102,7 +102,7 @@ class OldestReadyIndex:
         return head
 
     def _first(self) -> Aged | None:
-        line, returned, live = self._line, self._returned, self._live
+        line, returned, live = self.line, self._returned, self._live
         while line and line[0][0] not in live:
             line.popleft()
         while returned and returned[0][0] not in live:
@@ -115,7 +115,7 @@ class OldestReadyIndex:
         found, after = read_ages(self._reader, self._machine.ready_in_age_page, self._queue, self._cursor, pages)
         fresh = [aged for aged in found if aged[0] not in claiming]
         self._machine.read_ahead([task_id for _, task_id in fresh[:READ_AHEAD]])
-        self._line.extend(fresh)
+        self.line.extend(fresh)
         self._live.update(aged[0] for aged in fresh)
         end = self._machine.meta.next_sequence  # the last page may have room for those that come yet
         self._complete = after is None or after >= end
@@ -124,7 +124,7 @@ class OldestReadyIndex:
     def _rewind(self, sequence: int) -> None:
         first = self._first()
         self._cursor = min(sequence, self._cursor if first is None else first[0])
-        self._line.clear()
+        self.line.clear()
         self._returned.clear()
         self._live.clear()
         self._complete = False

@@ -57,12 +57,12 @@ class Turns(Generic[T]):
         "_aside_max",
         "_cache_budget",
         "_forgot",
-        "_gone",
         "_held_max",
         "_stays",
         "aside",
         "due",
         "empty_scans",
+        "gone",
         "idle",
         "known",
         "lost",
@@ -91,7 +91,7 @@ class Turns(Generic[T]):
         self.aside: dict[bytes, T] = order()
         self.idle: dict[bytes, T] = {}  # these have nothing
         self._cache_budget = cache_budget
-        self._gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
+        self.gone: set[bytes] = set()  # who had its turn in this cycle and nothing more to give
         self.walk_after = walk_from  # where the walk goes on; None: it rests
         self._forgot = bool(walk_from)  # something was forgotten that only another walk finds
         self.empty_scans = 0  # how many walks have ended since somebody gave something in his turn
@@ -145,7 +145,7 @@ class Turns(Generic[T]):
                 scan_budget.left -= 1 + self._walk(self.walk_after)
             elif self.served:
                 self.due, self.served = self.served, self.due
-                self._gone.clear()
+                self.gone.clear()
                 self._changed()
             else:
                 return None
@@ -165,9 +165,9 @@ class Turns(Generic[T]):
     def end(self, item: T) -> None:
         """Whose turn it was has given its last."""
         self.drop(item)
-        if len(self._gone) >= self._held_max:
-            self._gone.clear()
-        self._gone.add(item.name)
+        if len(self.gone) >= self._held_max:
+            self.gone.clear()
+        self.gone.add(item.name)
 
     def drop(self, item: T) -> None:
         """Whose turn it was has nothing more."""
@@ -187,7 +187,7 @@ class Turns(Generic[T]):
         if item is not None:
             self._cache_budget.left += 1
             self._returned(item)
-            (self.served if name in self._gone else self.due)[name] = item
+            (self.served if name in self.gone else self.due)[name] = item
             self._changed()
 
     def set_aside(self, item: T) -> None:
@@ -229,7 +229,7 @@ class Turns(Generic[T]):
             self._changed()
             return None
         item = self.known[name] = self._make(name)
-        (self.served if name in self._gone else self.due)[name] = item
+        (self.served if name in self.gone else self.due)[name] = item
         self._changed()
         return item
 

@@ -69,7 +69,7 @@ class Scheduler:
         self._policy_of = policy_of
         self._now_ms = now_ms
         self._window_tasks_max = window_tasks_max
-        self._allowance = allowance
+        self.allowance = allowance
         self._wake_at = wake_at
         self.windows: dict[bytes, Window] = {}
         self.lines_budget = LinesBudget(FULL_WINDOWS * window_tasks_max)
@@ -469,7 +469,7 @@ class Scheduler:
         self.lines_budget.left = FULL_WINDOWS * self._window_tasks_max - taken
 
     def _rules(self, queue: bytes) -> Rules:
-        return Rules.of(self._policy_of(queue), self._allowance(queue))
+        return Rules.of(self._policy_of(queue), self.allowance(queue))
 
     def _note_wake(self, window: Window, name: Name, when_ms: int) -> None:
         if when_ms in (UNTIL_FREED, NEVER_MS):

@@ -209,7 +209,7 @@ class LimitKeys(Turns[Subqueue]):
 
     def begin_again(self) -> None:
         """The tenant is back."""
-        self._gone.clear()
+        self.gone.clear()
         self.empty_scans = 0
 
     def _lose_one(self) -> bool:
@@ -244,7 +244,7 @@ class RoundRobin(Turns[Tenant]):
                 self._forget(tenant)
             waiting.clear()
         self.holder = None
-        self._gone.clear()
+        self.gone.clear()
         self.empty_scans = 0
 
     def begin_again(self) -> None:
@@ -410,7 +410,7 @@ class RoundRobin(Turns[Tenant]):
     def wake(self, name: bytes) -> None:
         goes_on = self.holder is not None and self.idle.get(name) is self.holder
         if goes_on:
-            self._gone.discard(name)  # its turn is not over
+            self.gone.discard(name)  # its turn is not over
         super().wake(name)
         if goes_on:
             assert isinstance(self.due, OrderedDict)
