@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Literal
 
 import grpc
 import grpc.aio
@@ -20,6 +21,7 @@ from tests.integration.server import ServerProcess
 from tests.integration.wire import Refusal, Wire
 
 MIB = 1024 * 1024
+TRANSPORTS = ["grpc", "frames"]
 OPEN_FILES = 500
 RESERVED_FILES = 100  # for the state, however many connect
 
@@ -55,9 +57,10 @@ def bombs() -> list[tuple[str, str, bytes]]:
     ]
 
 
-async def test_small_requests_do_not_become_large(server: ServerProcess) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_small_requests_do_not_become_large(server: ServerProcess, transport: Literal["grpc", "frames"]) -> None:
     before_mb = peak_mb(server)
-    async with Wire(server.address) as wire:
+    async with Wire(server.address, transport) as wire:
         for method, reason, body in bombs():
             answers = await asyncio.gather(*(wire.call(method, body) for _ in range(4)))
             for answer in answers:
@@ -142,13 +145,16 @@ async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> No
         server.close()
 
 
-async def test_a_flood_of_large_batches_takes_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_flood_of_large_batches_takes_a_bounded_amount_of_memory(
+    tmp_path: Path, transport: Literal["grpc", "frames"]
+) -> None:
     batch = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="flood", type="t", payload=bytes(MIB - 1000))] * 4)
     server = ServerProcess(tmp_path)
     try:
         await asyncio.to_thread(server.start)
         before_mb = peak_mb(server)
-        async with Wire(server.address) as wire:
+        async with Wire(server.address, transport) as wire:
             answers = await asyncio.gather(*(wire.call("Enqueue", batch) for _ in range(120)))
             assert all(isinstance(answer, bytes) or answer.reason == "OVERLOADED" for answer in answers)
             assert any(isinstance(answer, bytes) for answer in answers)

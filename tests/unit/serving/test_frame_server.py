@@ -128,16 +128,30 @@ async def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing_behind(
     assert owner.requests == [b""]
 
 
-async def test_what_is_cancelled_leaves_the_window_at_once(caller: RawCaller, owner: Owner) -> None:
+async def test_what_is_cancelled_leaves_the_window_at_once(owner: Owner) -> None:
     """As the caller counts it, however long the call takes to end."""
-    owner.go_on = asyncio.Event()
-    large = bytes([0x62, 0xF0, 0xFF, 0xBF, 0x01]) + bytes(0x2FFFF0)  # an unknown field
-    for number in range(1, 40):
-        caller.send(caller.call(number, ENQUEUE, large) + codec.encode(codec.CANCEL, number))
-        await caller.writer.drain()
+    owner.go_on, owner.may_end = asyncio.Event(), asyncio.Event()
+    server = owner.serve(bytes_max=64 * MIB)
+    await server.start("127.0.0.1", 0)
+    caller = await RawCaller.connect(server.frames_port)
+    body = bytes([0x62, 0xF0, 0xFF, 0xBF, 0x01]) + bytes(0x2FFFF0)  # an unknown field
+    fits = WINDOW_BYTES // len(body)
+    for number in range(fits):
+        caller.send(caller.call(number, ENQUEUE, body))
+    await until(lambda: len(owner.requests) == fits)
+    for number in range(fits):
+        caller.send(codec.encode(codec.CANCEL, number))
+    for number in range(fits):
+        caller.send(caller.call(100 + number, ENQUEUE, body))
+    await until(lambda: len(owner.requests) == 2 * fits)
+    assert len(frames_of(server).calls) == 2 * fits
     owner.go_on.set()
-    caller.send(caller.call(50, ACK))
-    assert await caller.answer(50) == b"answer"
+    owner.may_end.set()
+    for number in range(fits):
+        assert await caller.answer(100 + number) == b"answer"
+    assert server.intake.bytes == 0
+    await caller.close()
+    await server.stop(0)
 
 
 async def test_more_than_the_window_ends_the_connection(owner: Owner) -> None:
@@ -353,7 +367,8 @@ async def test_frames_without_a_pause_are_not_one_that_never_ends(server: Router
     caller.send(call[-1:] + caller.call(2, ENQUEUE)[:-1])
     assert await caller.answer(1) == b"answer"
     connection.poll(time.monotonic())
-    assert frames_of(server).connections
+    caller.send(caller.call(2, ENQUEUE)[-1:])
+    assert await caller.answer(2) == b"answer"
 
 
 async def test_a_call_whose_caller_should_have_ended_it(server: RouterServer, caller: RawCaller, owner: Owner) -> None:
