@@ -52,6 +52,7 @@ class ServerProcess:
         self.data_dir = data_dir or directory / "data"
         self.settings = DEFAULTS | settings
         self.port = 0
+        self.frames_port = 0
         self.ops_port = 0
         self._env = dict(env or {})
         self._prefix = () if open_files_max is None else ("sh", "-c", f'ulimit -n {open_files_max}; exec "$0" "$@"')
@@ -68,7 +69,7 @@ class ServerProcess:
         if not self.events("serving"):
             raise AssertionError(f"Expected a server, but it ended with {self.exit_code}:\n{self.log_text}")
         [serving] = self.events("serving")
-        self.port, self.ops_port = serving["port"], serving["ops_port"]
+        self.port, self.frames_port, self.ops_port = (serving[at] for at in ("port", "frames_port", "ops_port"))
         return self
 
     def launch(self) -> None:

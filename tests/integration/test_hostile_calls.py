@@ -129,7 +129,7 @@ async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> No
         await asyncio.to_thread(server.start)
         async with AsyncClient(server.address) as client:
             await client.enqueue(NewTask("q", "t"))  # it is connected before the others
-            for port in (server.port, server.ops_port):
+            for port in (server.port, server.frames_port, server.ops_port):
                 strangers += [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
                 for _ in range(5):  # for ten seconds they need not shake hands
                     await asyncio.sleep(0.1)

@@ -414,6 +414,18 @@ async def test_there_is_an_end_to_what_is_kept_for_a_caller_that_does_not_read(
     await until(lambda: not frames_of(server).connections)
 
 
+async def test_who_does_not_even_read_why_it_was_ended(server: RouterServer, caller: RawCaller, owner: Owner) -> None:
+    owner.answer = bytes(16 * MIB)  # more than the system takes for somebody who does not read
+    [connection] = frames_of(server).connections
+    caller.send(caller.call(1, ENQUEUE))
+    await until(lambda: connection._unread_since_s is not None)
+    connection._end("no reason")
+    await later(server, module.GONE_SECONDS - 1)
+    assert frames_of(server).connections
+    await later(server, module.GONE_SECONDS + 1)
+    await until(lambda: not frames_of(server).connections)
+
+
 # --- stopping -------------------------------------------------------------------------------------------------
 
 
