@@ -74,7 +74,9 @@ class FrameServer:
         loop = asyncio.get_running_loop()
         try:
             # asyncio takes the backlog also for how many are accepted at once.
-            self._listener = await loop.create_server(lambda: _Connection(self), host, port, backlog=ACCEPTED_AT_ONCE)
+            self._listener = await loop.create_server(
+                lambda: _Connection(self), host.strip("[]"), port, backlog=ACCEPTED_AT_ONCE
+            )
         except OSError as error:
             raise PortError(
                 f"Expected to listen for frames on {host}:{port}, but it cannot be had: {error.strerror or error}. "

@@ -1,6 +1,7 @@
 """A server of frames answers and refuses as gRPC's does, and nobody can fill or silence it."""
 
 import asyncio
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -29,6 +30,14 @@ from tests.unit.serving.frame_stage import (
 )
 
 DEADLINE_EXCEEDED, CANCELLED, EXHAUSTED, UNAVAILABLE = 4, 1, 8, 14
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -493,3 +502,13 @@ async def test_a_port_that_is_taken_is_named(owner: Owner, server: RouterServer)
 def test_a_frame_has_the_layout_that_the_page_says() -> None:
     data = codec.encode_call(5, 2, 1000, b"m\0v\0", 3) + b"abc"
     assert data == struct.pack("<IBIHIH", 20, 3, 5, 2, 1000, 4) + b"m\0v\0abc"
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_a_host_in_brackets_is_one_of_ipv6(owner: Owner) -> None:
+    """As gRPC wants it."""
+    server = owner.serve()
+    await server.start("[::1]", 0)
+    _, writer = await asyncio.open_connection("::1", server.frames_port)
+    writer.close()
+    await server.stop(0)
