@@ -146,7 +146,11 @@ def test_the_configuration_page_has_every_option_of_apps_tasks_and_workers() -> 
         if name not in ("self", "function", "app")
     }
     assert {row for row in rows if " " in row} == options
-    assert {row for row in rows if " " not in row} == {"HOLDFAST_ADDRESS", f"{ENV_PREFIX}<SETTING>"}
+    assert {row for row in rows if " " not in row} == {
+        "HOLDFAST_ADDRESS",
+        "HOLDFAST_TRANSPORT",
+        f"{ENV_PREFIX}<SETTING>",
+    }
 
 
 def test_the_page_about_queues_has_every_field_of_a_policy() -> None:

@@ -97,6 +97,7 @@ class ServerProcess(TestedProcess):
         self.data_dir = data_dir or directory / "data"
         self.settings = DEFAULTS | settings
         self.port = 0
+        self.frames_port = 0
         self.ops_port = 0
         self.env = dict(env or {})
         self._prefix = () if open_files_max is None else ("sh", "-c", f'ulimit -n {open_files_max}; exec "$0" "$@"')
@@ -116,7 +117,7 @@ class ServerProcess(TestedProcess):
         if not self.events("serving"):
             raise AssertionError(f"Expected a server, but it ended with {self.exit_code}:\n{self.log_text}")
         [serving] = self.events("serving")
-        self.port, self.ops_port = serving["port"], serving["ops_port"]
+        self.port, self.frames_port, self.ops_port = (serving[name] for name in ("port", "frames_port", "ops_port"))
 
     def launch(self) -> None:
         """Starts it and returns at once."""

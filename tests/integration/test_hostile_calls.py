@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from typing import Literal
 
 import grpc
 import grpc.aio
@@ -19,6 +20,7 @@ from tests.integration.server import ServerProcess
 from tests.integration.wire import Refusal, Wire
 
 MIB = 1024 * 1024
+TRANSPORTS = ["grpc", "frames"]
 OPEN_FILES = 500
 RESERVED_FILES = 100  # for the state, however many connect
 
@@ -47,9 +49,10 @@ def bombs() -> list[tuple[str, str, bytes]]:
     ]
 
 
-async def test_small_requests_do_not_become_large(server: ServerProcess) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_small_requests_do_not_become_large(server: ServerProcess, transport: Literal["grpc", "frames"]) -> None:
     before_mb = memory_mb(server, "VmHWM")
-    async with Wire(server.address) as wire:
+    async with Wire(server.address, transport) as wire:
         for method, reason, body in bombs():
             answers = await asyncio.gather(*(wire.call(method, body) for _ in range(4)))
             for answer in answers:
@@ -113,7 +116,7 @@ async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> No
         await asyncio.to_thread(server.start)
         async with AsyncClient(server.address) as client:
             await client.enqueue(NewTask("q", "t"))  # it is connected before the others
-            for port in (server.port, server.ops_port):
+            for port in (server.port, server.frames_port, server.ops_port):
                 for _ in range(600):
                     strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
                 for _ in range(5):  # for ten seconds they need not shake hands
@@ -126,12 +129,15 @@ async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> No
         assert await asyncio.to_thread(server.stop) == 0
 
 
-async def test_a_flood_of_large_batches_takes_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_flood_of_large_batches_takes_a_bounded_amount_of_memory(
+    tmp_path: Path, transport: Literal["grpc", "frames"]
+) -> None:
     batch = pb.EnqueueRequest(tasks=[pb.TaskSpec(queue="flood", type="t", payload=bytes(MIB - 1000))] * 4)
     with ServerProcess(tmp_path) as server:
         await asyncio.to_thread(server.start)
         before_mb = memory_mb(server, "VmHWM")
-        async with Wire(server.address) as wire:
+        async with Wire(server.address, transport) as wire:
             answers = await asyncio.gather(*(wire.call("Enqueue", batch) for _ in range(120)))
             assert all(isinstance(answer, bytes) or answer.reason == "OVERLOADED" for answer in answers)
             assert any(isinstance(answer, bytes) for answer in answers)

@@ -1,25 +1,55 @@
 """An answer is lost on its way: the client repeats the call by itself, and the task is there once."""
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from holdfast.client import Accepted, AsyncClient, ConnectionFailed, NewTask, QueueStats, Rejected, TaskState
+from holdfast.transport.negotiated import NegotiatedChannels
 from tests.integration.proxy import Flow, Proxy
-from tests.integration.server import ServerProcess
+from tests.integration.server import DEADLINE_S, ServerProcess
+
+
+@pytest.fixture(params=["grpc", "frames"])
+def way(request: pytest.FixtureRequest, shared_server: ServerProcess) -> Iterator["Way"]:
+    """To the shared server, over a connection that can be broken."""
+    with Proxy(shared_server.port if request.param == "grpc" else shared_server.frames_port) as proxy:
+        yield Way(shared_server, proxy, request.param)
+
+
+@dataclass
+class Way:
+    server: ServerProcess
+    proxy: Proxy
+    transport: str
+
+    async def connect(self) -> AsyncClient:
+        if self.transport == "grpc":
+            producer = AsyncClient(self.proxy.address, transport="grpc")  # the proxy knows one port
+        else:
+            producer = AsyncClient(self.server.address)
+            channels = producer._connection._channels
+            assert isinstance(channels, NegotiatedChannels)
+            channels._learn(self.server.address, self.proxy.address.rpartition(":")[2])  # as if the server had said so
+            async with asyncio.timeout(DEADLINE_S):
+                while channels._link(self.server.address) is None:
+                    await asyncio.sleep(0.002)
+        await producer.list_queues(page_size=1)  # the connection is there
+        return producer
 
 
 async def send_and_lose_the_answer(
-    proxy: Proxy, direct: AsyncClient, queue: str, tasks: list[NewTask]
+    way: Way, direct: AsyncClient, queue: str, tasks: list[NewTask]
 ) -> "asyncio.Task[list[Accepted | Rejected]]":
     """An enqueue whose connection breaks once the server has carried it out, before the caller has heard of it."""
-    producer = AsyncClient(proxy.address, transport="grpc")  # the proxy knows one port
-    await producer.list_queues(page_size=1)  # the connection is there
-    proxy.set(answers=Flow.LOSE)
+    producer = await way.connect()
+    way.proxy.set(answers=Flow.LOSE)
     call = asyncio.create_task(_enqueue_and_close(producer, tasks))
     while not isinstance((await direct.queue_stats_many([queue]))[0], QueueStats):
         assert not call.done()
-    proxy.reset()
+    way.proxy.reset()
     return call
 
 
@@ -28,9 +58,8 @@ async def _enqueue_and_close(producer: AsyncClient, tasks: list[NewTask]) -> lis
         return await producer.enqueue_many(tasks)
 
 
-async def test_automatic_keys_make_one_task_each(shared_server: ServerProcess, client: AsyncClient, queue: str) -> None:
-    with Proxy(shared_server.port) as proxy:
-        outcomes = await (await send_and_lose_the_answer(proxy, client, queue, [NewTask(queue, "t")] * 3))
+async def test_automatic_keys_make_one_task_each(way: Way, client: AsyncClient, queue: str) -> None:
+    outcomes = await (await send_and_lose_the_answer(way, client, queue, [NewTask(queue, "t")] * 3))
     accepted = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
     assert [one.duplicate for one in accepted] == [False] * 3
     stats = await client.queue_stats(queue)
@@ -39,11 +68,10 @@ async def test_automatic_keys_make_one_task_each(shared_server: ServerProcess, c
     assert [claim.task_id for claim in claims] == [one.task_id for one in accepted]
 
 
-async def test_without_an_id_the_caller_is_told(shared_server: ServerProcess, client: AsyncClient, queue: str) -> None:
-    with Proxy(shared_server.port) as proxy:
-        call = await send_and_lose_the_answer(proxy, client, queue, [NewTask(queue, "t", request_id="")])
-        with pytest.raises(ConnectionFailed):
-            await call
+async def test_without_an_id_the_caller_is_told(way: Way, client: AsyncClient, queue: str) -> None:
+    call = await send_and_lose_the_answer(way, client, queue, [NewTask(queue, "t", request_id="")])
+    with pytest.raises(ConnectionFailed):
+        await call
     assert (await client.queue_stats(queue)).enqueued_total == 1
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from holdfast.cli import calls, output
 from holdfast.cli.problems import CommandFailed, usage
 from holdfast.cli.worker_logs import logging_to_stderr
-from holdfast.client import Holdfast, HoldfastError, Worker, WorkerReport
+from holdfast.client import Holdfast, HoldfastError, InvalidArgument, Worker, WorkerReport
 
 log = logging.getLogger("holdfast.worker")
 
@@ -115,6 +115,8 @@ def run(
                 app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address, transport=transport,
                 ops_host=ops_host, ops_port=ops_port, log_tracebacks=log_tracebacks,
             )  # fmt: skip
+        except InvalidArgument as error:  # an option, which the library checks
+            raise usage(error.message) from error
         except HoldfastError:
             raise  # e.g. an address that is none, which is a ValueError too
         except ValueError as error:  # e.g. an app without tasks

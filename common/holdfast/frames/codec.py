@@ -98,7 +98,7 @@ def encode_answer(call: int, response_bytes: int) -> bytes:
 
 
 def encode_refusal(call: int, code: int, message: str, details: bytes = b"", *, kind: int = REFUSAL) -> bytes:
-    sentence = message.encode()[:MESSAGE_BYTES_MAX]
+    sentence = message.encode(errors="replace")[:MESSAGE_BYTES_MAX]
     size = _REFUSAL.size - _SIZE_BYTES + len(sentence) + len(details)
     return _REFUSAL.pack(size, kind, call, code, len(sentence)) + sentence + details
 

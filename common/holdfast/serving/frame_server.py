@@ -5,6 +5,8 @@ let in by their size while they arrive: what there is no room for is passed over
 """
 
 import asyncio
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -34,7 +36,8 @@ LEAVING_SECONDS = 1.0  # so long callers without calls under way have to leave a
 WRITE_BYTES_MAX = 1024 * 1024  # that a caller has not read: nothing more is taken from it until it reads
 UNREAD_BYTES_MAX = 64 * 1024 * 1024  # answers that were under way by then: beyond it the connection ends
 CALLS_AT_ONCE = 256  # of one connection in one iteration of the loop: others have theirs between them
-BACKLOG = 1024
+ACCEPTED_AT_ONCE = 8  # in one iteration: those that are too many are closed before there are many of them
+QUEUED_MAX = 1024  # connections that are not accepted yet
 _CODES = dict(code_pb2.Code.items())
 _INVALID = _CODES["INVALID_ARGUMENT"]
 _UNKNOWN_METHOD = _CODES["UNIMPLEMENTED"]
@@ -71,12 +74,18 @@ class FrameServer:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(lambda: _Connection(self), host, port, backlog=BACKLOG)
+            # asyncio takes the backlog also for how many are accepted at once.
+            self._listener = await loop.create_server(
+                lambda: _Connection(self), host.strip("[]"), port, backlog=ACCEPTED_AT_ONCE
+            )
         except OSError as error:
             raise PortError(
                 f"Expected to listen for frames on {host}:{port}, but it cannot be had: {error.strerror or error}. "
                 "Choose another frames_port; 0 takes a free one."
             ) from error
+        for listening in self._listener.sockets:
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                same.listen(QUEUED_MAX)
         self._background.start()
         self.port = int(self._listener.sockets[0].getsockname()[1])
         return self.port
@@ -401,6 +410,7 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """Ends what is under way, and the connection when all that was said has left."""
         self._has_ended = True
+        self._leaving_since_s = self._leaving_since_s or time.monotonic()  # even what it says last may not be read
         self._cancel_all()
         self._flush()
         if self._transport is not None:

@@ -61,7 +61,12 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
 
     def run(self: Worker) -> WorkerReport:
-        made.append({"queues": dict(self.queues), "concurrency": self.concurrency, "address": self.address})
+        made.append(
+            {
+                "queues": dict(self.queues), "concurrency": self.concurrency, "address": self.address,
+                "transport": self._transport,
+            }
+        )  # fmt: skip
         log = logging.getLogger("holdfast.worker")
         log.info("It starts.")
         log.warning("Task \x1b[2J failed.", extra={"task_id": "t-1", "task_payload": "secret"})
@@ -141,8 +146,13 @@ def test_the_settings_reach_the_worker(
     assert main(["worker", "shop_tasks:app"]) == 0
     assert main(["worker", "shop_tasks:app", "-q", "mail:5", "-q", "other", "-c", "20", "-a", "localhost:1"]) == 0
     assert worker == [
-        {"queues": {"mail": None, "reports": None}, "concurrency": 10, "address": "localhost:7400"},
-        {"queues": {"mail": 5, "other": None}, "concurrency": 20, "address": "localhost:1"},
+        {
+            "queues": {"mail": None, "reports": None},
+            "concurrency": 10,
+            "address": "localhost:7400",
+            "transport": "auto",
+        },
+        {"queues": {"mail": 5, "other": None}, "concurrency": 20, "address": "localhost:1", "transport": "auto"},
     ]
     out, err = capsys.readouterr()
     assert out == "", "standard output belongs to the handlers"
@@ -200,6 +210,17 @@ def test_the_logs_can_be_json_while_the_report_is_for_people(
     assert [json.loads(line)["level"] for line in err.splitlines()] == ["info", "warning"]
     assert main(["worker", "shop_tasks:app", "--log-format", "xml"]) == 2
     assert "Expected one of console, json, but got 'xml'" in capsys.readouterr().err
+
+
+def test_the_transport_is_the_apps_unless_given(
+    here: Path, worker: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOLDFAST_TRANSPORT", raising=False)
+    assert main(["worker", "shop_tasks:app"]) == 0
+    assert main(["worker", "shop_tasks:app", "--transport", "grpc"]) == 0
+    assert [each["transport"] for each in worker] == ["auto", "grpc"]
+    assert main(["worker", "shop_tasks:app", "--transport", "udp"]) == 2
+    assert "Expected transport to be one of auto, grpc, but got 'udp'." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("as_json", [False, True])

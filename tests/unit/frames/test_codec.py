@@ -201,6 +201,11 @@ def test_a_sentence_that_is_too_long_is_cut() -> None:
     assert len(decode_refusal(frame.body or b"").message.encode()) <= codec.MESSAGE_BYTES_MAX + 2
 
 
+def test_a_sentence_that_is_no_utf8_is_sent_all_the_same() -> None:
+    [frame] = FrameReader(BYTES_MAX, Room()).feed(codec.encode_refusal(9, 3, "got '\udcff'"))
+    assert decode_refusal(frame.body or b"").message == "got '?'"
+
+
 @pytest.mark.parametrize("body", [b"", b"\1\0", b"\1\5\0abc"])
 def test_refusals_that_are_broken(body: bytes) -> None:
     with pytest.raises(BrokenFrameError):

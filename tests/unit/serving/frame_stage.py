@@ -31,6 +31,7 @@ class Owner:
         self.requests: list[bytes] = []
         self.arrived = asyncio.Event()
         self.go_on: asyncio.Event | None = None  # without it calls are answered at once
+        self.may_end: asyncio.Event | None = None  # with it calls that are cancelled take their time
         self.ended = 0
         self.answer = b"answer"
         self.metrics = RouterMetrics()
@@ -45,6 +46,10 @@ class Owner:
         try:
             if self.go_on is not None:
                 await self.go_on.wait()
+        except asyncio.CancelledError:
+            if self.may_end is not None:
+                await self.may_end.wait()
+            raise
         finally:
             self.ended += 1
         return self.answer

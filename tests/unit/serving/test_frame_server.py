@@ -1,6 +1,7 @@
 """A server of frames answers and refuses as gRPC's does, and nobody can fill or silence it."""
 
 import asyncio
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -29,6 +30,14 @@ from tests.unit.serving.frame_stage import (
 )
 
 DEADLINE_EXCEEDED, CANCELLED, EXHAUSTED, UNAVAILABLE = 4, 1, 8, 14
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -128,16 +137,30 @@ async def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing_behind(
     assert owner.requests == [b""]
 
 
-async def test_what_is_cancelled_leaves_the_window_at_once(caller: RawCaller, owner: Owner) -> None:
+async def test_what_is_cancelled_leaves_the_window_at_once(owner: Owner) -> None:
     """As the caller counts it, however long the call takes to end."""
-    owner.go_on = asyncio.Event()
-    large = bytes([0x62, 0xF0, 0xFF, 0xBF, 0x01]) + bytes(0x2FFFF0)  # an unknown field
-    for number in range(1, 40):
-        caller.send(caller.call(number, ENQUEUE, large) + codec.encode(codec.CANCEL, number))
-        await caller.writer.drain()
+    owner.go_on, owner.may_end = asyncio.Event(), asyncio.Event()
+    server = owner.serve(bytes_max=64 * MIB)
+    await server.start("127.0.0.1", 0)
+    caller = await RawCaller.connect(server.frames_port)
+    body = bytes([0x62, 0xF0, 0xFF, 0xBF, 0x01]) + bytes(0x2FFFF0)  # an unknown field
+    fits = WINDOW_BYTES // len(body)
+    for number in range(fits):
+        caller.send(caller.call(number, ENQUEUE, body))
+    await until(lambda: len(owner.requests) == fits)
+    for number in range(fits):
+        caller.send(codec.encode(codec.CANCEL, number))
+    for number in range(fits):
+        caller.send(caller.call(100 + number, ENQUEUE, body))
+    await until(lambda: len(owner.requests) == 2 * fits)
+    assert len(frames_of(server).calls) == 2 * fits
     owner.go_on.set()
-    caller.send(caller.call(50, ACK))
-    assert await caller.answer(50) == b"answer"
+    owner.may_end.set()
+    for number in range(fits):
+        assert await caller.answer(100 + number) == b"answer"
+    assert server.intake.bytes == 0
+    await caller.close()
+    await server.stop(0)
 
 
 async def test_more_than_the_window_ends_the_connection(owner: Owner) -> None:
@@ -353,7 +376,8 @@ async def test_frames_without_a_pause_are_not_one_that_never_ends(server: Router
     caller.send(call[-1:] + caller.call(2, ENQUEUE)[:-1])
     assert await caller.answer(1) == b"answer"
     connection.poll(time.monotonic())
-    assert frames_of(server).connections
+    caller.send(caller.call(2, ENQUEUE)[-1:])
+    assert await caller.answer(2) == b"answer"
 
 
 async def test_a_call_whose_caller_should_have_ended_it(server: RouterServer, caller: RawCaller, owner: Owner) -> None:
@@ -396,6 +420,18 @@ async def test_there_is_an_end_to_what_is_kept_for_a_caller_that_does_not_read(
     monkeypatch.setattr(module, "UNREAD_BYTES_MAX", 4 * MIB)
     owner.answer = bytes(MIB)
     caller.send(b"".join(caller.call(number, ENQUEUE) for number in range(100)))
+    await until(lambda: not frames_of(server).connections)
+
+
+async def test_who_does_not_even_read_why_it_was_ended(server: RouterServer, caller: RawCaller, owner: Owner) -> None:
+    owner.answer = bytes(16 * MIB)  # more than the system takes for somebody who does not read
+    [connection] = frames_of(server).connections
+    caller.send(caller.call(1, ENQUEUE))
+    await until(lambda: connection._unread_since_s is not None)
+    connection._end("no reason")
+    await later(server, module.GONE_SECONDS - 1)
+    assert frames_of(server).connections
+    await later(server, module.GONE_SECONDS + 1)
     await until(lambda: not frames_of(server).connections)
 
 
@@ -466,3 +502,13 @@ async def test_a_port_that_is_taken_is_named(owner: Owner, server: RouterServer)
 def test_a_frame_has_the_layout_that_the_page_says() -> None:
     data = codec.encode_call(5, 2, 1000, b"m\0v\0", 3) + b"abc"
     assert data == struct.pack("<IBIHIH", 20, 3, 5, 2, 1000, 4) + b"m\0v\0abc"
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_a_host_in_brackets_is_one_of_ipv6(owner: Owner) -> None:
+    """As gRPC wants it."""
+    server = owner.serve()
+    await server.start("[::1]", 0)
+    _, writer = await asyncio.open_connection("::1", server.frames_port)
+    writer.close()
+    await server.stop(0)

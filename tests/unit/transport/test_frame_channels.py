@@ -244,7 +244,7 @@ async def test_calls_with_short_deadlines_notice_a_silent_server_too(
     server: Twin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.02)
-    link = await server.link(keepalive_s=0.05)
+    link = await server.link(keepalive_s=0.5)
     async with asyncio.timeout(20):
         while link.is_open:
             await failure_of(begin(link, timeout_s=0.005))

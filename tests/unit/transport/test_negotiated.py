@@ -200,6 +200,30 @@ async def test_what_is_closed_ends_its_calls_everywhere(server: RouterServer, ad
     await until(lambda: server.frame_connections == 0)
 
 
+async def test_what_is_closed_ends_the_calls_of_links_that_take_no_more(
+    server: RouterServer, address: str, owner: Owner
+) -> None:
+    channels = make_channels()
+    await call(channels, address)
+    await connecting_ends(channels, address)
+    owner.arrived.clear()
+    owner.go_on = asyncio.Event()
+    slow = asyncio.create_task(call(channels, address))
+    await owner.arrived.wait()
+    [connection] = frames_of(server).connections
+    connection.say_goodbye()
+    await until(lambda: not channels._frames[address].is_open)
+    channels._frames[address].not_before_s = 0.0
+    channels._learn(address, f"{server.frames_port} {owner.name}")
+    await connecting_ends(channels, address)
+    assert channels._frames[address].is_open
+    assert channels.calls_under_way == 1
+    await channels.close()
+    with pytest.raises(CallFailedError) as caught:
+        await slow
+    assert caught.value.was_given_up
+
+
 async def test_what_is_closed_while_it_connects_leaves_nothing(server: RouterServer, address: str) -> None:
     channels = make_channels()
     await call(channels, address)
