@@ -22,7 +22,8 @@ class Flow(Enum):
 class Proxy(Closed):
     """Listens on a port of its own and passes everything on to `target_port`, which may change."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Where it listens; 0 takes a free port."""
         self.target_port = target_port
         self._changed = threading.Condition()
         self._requests = Flow.PASS
@@ -30,13 +31,19 @@ class Proxy(Closed):
         self._refuses = False
         self._closed = False
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, port))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+        host, port = self._listener.getsockname()
+        return f"{host}:{port}"
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody has come."""
+        return bool(self._pairs)
 
     def set(self, *, requests: Flow = Flow.PASS, answers: Flow = Flow.PASS, refuses: bool = False) -> None:
         """What happens from now on; `refuses` breaks new connections at once."""

@@ -7,35 +7,35 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.client import Accepted, AsyncClient, ConnectionFailed, NewTask, QueueStats, Rejected, TaskState
-from holdfast.transport.negotiated import NegotiatedChannels
 from tests.integration.proxy import Flow, Proxy
 from tests.integration.server import DEADLINE_S, ServerProcess
+
+OTHER_HOST = "127.0.0.2"  # of this machine: there a server is found at the ports that it tells of, behind proxies
 
 
 @pytest.fixture(params=["grpc", "frames"])
 def way(request: pytest.FixtureRequest, shared_server: ServerProcess) -> Iterator["Way"]:
     """To the shared server, over a connection that can be broken."""
-    with Proxy(shared_server.port if request.param == "grpc" else shared_server.frames_port) as proxy:
-        yield Way(shared_server, proxy, request.param)
+    ports = shared_server.port, shared_server.frames_port
+    with (
+        Proxy(ports[0], host=OTHER_HOST, port=ports[0]) as grpc,
+        Proxy(ports[1], host=OTHER_HOST, port=ports[1]) as frames,
+    ):
+        yield Way(grpc.address, frames if request.param == "frames" else grpc, request.param)
 
 
 @dataclass
 class Way:
-    server: ServerProcess
-    proxy: Proxy
+    address: str
+    proxy: Proxy  # of what calls go over
     transport: str
 
     async def connect(self) -> AsyncClient:
-        if self.transport == "grpc":
-            producer = AsyncClient(self.proxy.address, transport="grpc")  # the proxy knows one port
-        else:
-            producer = AsyncClient(self.server.address)
-            channels = producer._connection._channels
-            assert isinstance(channels, NegotiatedChannels)
-            channels._learn(self.server.address, self.proxy.address.rpartition(":")[2])  # as if the server had said so
-            async with asyncio.timeout(DEADLINE_S):
-                while channels._link(self.server.address) is None:
-                    await asyncio.sleep(0.002)
+        producer = AsyncClient(self.address, transport="grpc" if self.transport == "grpc" else "auto")
+        async with asyncio.timeout(DEADLINE_S):
+            await producer.list_queues(page_size=1)
+            while not self.proxy.is_used:
+                await asyncio.sleep(0.002)
         await producer.list_queues(page_size=1)  # the connection is there
         return producer
 

@@ -59,7 +59,7 @@ class Way:
         await self._send(PATHS["ListQueues"], b"", None)
         if self.transport == "frames":
             async with asyncio.timeout(CONNECT_S):
-                while self._channels._link(self.address) is None:
+                while self._channels.link(self.address) is None:
                     await asyncio.sleep(0.005)
 
     async def close(self) -> None:
@@ -67,8 +67,8 @@ class Way:
 
     async def _send(self, path: str, data: bytes, shard: str | None) -> bytes:
         metadata = None if shard is None else (("holdfast-shard", shard),)
-        if self.transport == "frames" and self._channels._frames:
-            assert self._channels._link(self.address) is not None
+        if self.transport == "frames" and self._channels.frames:
+            assert self._channels.link(self.address) is not None
         return await self._channels.call(self.address, path, data, metadata, 30.0).answer()
 
     async def call(self, method: str, request: Message | bytes, shard: str | None = None) -> bytes | tuple[object, ...]:

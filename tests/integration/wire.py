@@ -52,7 +52,7 @@ class Wire:
             asks = self._frames.call(self._address, _PATHS["ListQueues"], b"", None, _TIMEOUT_S)
             await asks.answer()
             async with asyncio.timeout(_TIMEOUT_S):
-                while self._frames._link(self._address) is None:
+                while self._frames.link(self._address) is None:
                     await asyncio.sleep(0.002)
         return self
 
@@ -68,7 +68,7 @@ class Wire:
         data = request if isinstance(request, bytes) else request.SerializeToString()
         path = _PATHS[method]
         if self._frames is not None:
-            assert self._frames._link(self._address) is not None, "the connection is there"
+            assert self._frames.link(self._address) is not None, "the connection is there"
             try:
                 return await self._frames.call(self._address, path, data, None, _TIMEOUT_S).answer()
             except CallFailedError as failed:

@@ -31,53 +31,53 @@ class CallServer:
     ) -> None:
         """`frames_at`: None for no frames."""
         self._frames_at = frames_at
-        self._grpc = GrpcServer(limits, readiness, refuse, self._where_frames_are)
-        self._frames = None if frames_at is None else FrameServer(limits, self._grpc.intake, refuse, frames_at.name)
+        self.grpc = GrpcServer(limits, readiness, refuse, self._where_frames_are)
+        self.frames = None if frames_at is None else FrameServer(limits, self.grpc.intake, refuse, frames_at.name)
 
     @property
     def intake(self) -> Intake:
-        return self._grpc.intake
+        return self.grpc.intake
 
     @property
     def frames_port(self) -> int:
         """0: there are none."""
-        return 0 if self._frames is None else self._frames.port
+        return 0 if self.frames is None else self.frames.port
 
     @property
     def frame_connections(self) -> int:
-        return 0 if self._frames is None else len(self._frames.connections)
+        return 0 if self.frames is None else len(self.frames.connections)
 
     @property
     def frame_calls(self) -> int:
         """That came in frames since the start, and not over gRPC."""
-        return 0 if self._frames is None else self._frames.calls_begun
+        return 0 if self.frames is None else self.frames.calls_begun
 
     def add(self, service: str, methods: Mapping[str, Served]) -> None:
-        self._grpc.add(service, methods)
-        if self._frames is not None:
-            self._frames.add(service, methods)
+        self.grpc.add(service, methods)
+        if self.frames is not None:
+            self.frames.add(service, methods)
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns gRPC's port, which is chosen by the system if `port` is 0."""
-        if self._frames is None or self._frames_at is None:
-            return await self._grpc.start(host, port)
-        await self._frames.start(host, self._frames_at.port)
+        if self.frames is None or self._frames_at is None:
+            return await self.grpc.start(host, port)
+        await self.frames.start(host, self._frames_at.port)
         try:
-            return await self._grpc.start(host, port)
+            return await self.grpc.start(host, port)
         except BaseException:
-            await self._frames.stop(0)
+            await self.frames.stop(0)
             raise
 
     def drain(self) -> None:
         """Tells health checks that no more work should be sent here."""
-        self._grpc.drain()
+        self.grpc.drain()
 
     async def stop(self, grace_seconds: float) -> None:
         """Both at the same time: the grace is that of all calls."""
-        stops = [self._grpc.stop(grace_seconds)]
-        if self._frames is not None:
-            stops.append(self._frames.stop(grace_seconds))
+        stops = [self.grpc.stop(grace_seconds)]
+        if self.frames is not None:
+            stops.append(self.frames.stop(grace_seconds))
         await asyncio.gather(*stops)
 
     def _where_frames_are(self) -> str:
-        return f"{self._frames.port} {self._frames.name()}" if self._frames is not None and self._frames.port else ""
+        return f"{self.frames.port} {self.frames.name()}" if self.frames is not None and self.frames.port else ""

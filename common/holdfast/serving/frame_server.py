@@ -62,7 +62,7 @@ class FrameServer:
         self.calls: set[_Call] = set()  # under way, also those that nobody waits for any more
         self.calls_begun = 0  # since the start
         self._has_ended = asyncio.Event()  # a call, or a connection
-        self._listener: asyncio.Server | None = None
+        self.listener: asyncio.Server | None = None
         self._background = Service(self._watch)
 
     def add(self, service: str, methods: Mapping[str, Served]) -> None:
@@ -75,7 +75,7 @@ class FrameServer:
         loop = asyncio.get_running_loop()
         try:
             # asyncio takes the backlog also for how many are accepted at once.
-            self._listener = await loop.create_server(
+            self.listener = await loop.create_server(
                 lambda: _Connection(self), host.strip("[]"), port, backlog=ACCEPTED_AT_ONCE
             )
         except OSError as error:
@@ -83,19 +83,19 @@ class FrameServer:
                 f"Expected to listen for frames on {host}:{port}, but it cannot be had: {error.strerror or error}. "
                 "Choose another frames_port; 0 takes a free one."
             ) from error
-        for listening in self._listener.sockets:
+        for listening in self.listener.sockets:
             with socket.socket(fileno=os.dup(listening.fileno())) as same:
                 same.listen(QUEUED_MAX)
         self._background.start()
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+        self.port = int(self.listener.sockets[0].getsockname()[1])
         return self.port
 
     async def stop(self, grace_seconds: float) -> None:
         """No new calls; those under way may end until then. Callers leave by themselves once they have their answers:
         one that is ended here cannot know whether the call that it was just sending has arrived."""
         self.is_stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        if self.listener is not None:
+            self.listener.close()
         for connection in list(self.connections):
             connection.say_goodbye()
         ends_s = time.monotonic() + grace_seconds
@@ -214,8 +214,8 @@ class _Connection(asyncio.Protocol):
         self._has_ended = False
         self._outgoing: list[bytes] = []
         self._heard_s = self._began_s = time.monotonic()
-        self._receiving_since_s: float | None = None  # a frame that is not complete
-        self._unread_since_s: float | None = None  # more answers than it should have left unread
+        self.receiving_since_s: float | None = None  # a frame that is not complete
+        self.unread_since_s: float | None = None  # more answers than it should have left unread
         self._leaving_since_s: float | None = None
         self._was_pinged = False
 
@@ -237,11 +237,11 @@ class _Connection(asyncio.Protocol):
         self._cancel_all()
 
     def pause_writing(self) -> None:
-        self._unread_since_s = time.monotonic()
+        self.unread_since_s = time.monotonic()
         self._read_or_not()
 
     def resume_writing(self) -> None:
-        self._unread_since_s = None
+        self.unread_since_s = None
         self._heard_s = time.monotonic()  # so far nobody listened
         self._read_or_not()
 
@@ -251,12 +251,12 @@ class _Connection(asyncio.Protocol):
         try:
             frames = self._reader.feed(data)
         except BrokenFrameError as error:
-            self._end(f"Expected a frame, but got {error}.")
+            self.end(f"Expected a frame, but got {error}.")
             return
         if self._reader.is_between:
-            self._receiving_since_s = None
-        elif frames or self._receiving_since_s is None:
-            self._receiving_since_s = self._heard_s
+            self.receiving_since_s = None
+        elif frames or self.receiving_since_s is None:
+            self.receiving_since_s = self._heard_s
         self._frames.extend(frames)
         if frames:
             self._take_some()
@@ -270,7 +270,7 @@ class _Connection(asyncio.Protocol):
                 if self._has_ended:
                     return
         except BrokenFrameError as error:
-            self._end(f"Expected a frame, but got {error}.")
+            self.end(f"Expected a frame, but got {error}.")
             return
         if frames:
             self._loop.call_soon(self._take_some)
@@ -281,7 +281,7 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._frames or self._unread_since_s is not None:
+        if self._frames or self.unread_since_s is not None:
             transport.pause_reading()
         elif not transport.is_reading():
             transport.resume_reading()
@@ -309,7 +309,7 @@ class _Connection(asyncio.Protocol):
         server = self._server
         reason = why_not_welcome(greeting, server.name())
         if reason:
-            self._end(reason)
+            self.end(reason)
             return
         self._has_said_hello = True
         bytes_max = server.limits.message_bytes_max
@@ -436,7 +436,7 @@ class _Connection(asyncio.Protocol):
             call.cancel()
         if silent_s > IDLE_SECONDS and not self._calls and self._leaving_since_s is None:
             self.say_goodbye()
-        elif silent_s > SILENT_SECONDS and self._calls and not self._was_pinged and self._unread_since_s is None:
+        elif silent_s > SILENT_SECONDS and self._calls and not self._was_pinged and self.unread_since_s is None:
             self._was_pinged = True
             self._send(codec.encode(codec.PING, 0))
 
@@ -447,13 +447,13 @@ class _Connection(asyncio.Protocol):
         is_crowded = self._server.intake.is_crowded
         return (
             (not self._has_said_hello and now_s - self._began_s > HANDSHAKE_SECONDS)
-            or is_longer(self._receiving_since_s, SLOW_SECONDS if is_crowded else RECEIVING_SECONDS_MAX)
-            or is_longer(self._unread_since_s, UNREAD_SECONDS_MAX)
-            or (self._was_pinged and silent_s > GONE_SECONDS and self._unread_since_s is None)
+            or is_longer(self.receiving_since_s, SLOW_SECONDS if is_crowded else RECEIVING_SECONDS_MAX)
+            or is_longer(self.unread_since_s, UNREAD_SECONDS_MAX)
+            or (self._was_pinged and silent_s > GONE_SECONDS and self.unread_since_s is None)
             or (is_longer(self._leaving_since_s, GONE_SECONDS) and not self._calls)
         )
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """The caller's program is wrong: nothing that it says can be understood any more."""
         _log.info("frames_refused", reason=reason)  # a stranger chooses how often
         if self._transport is not None:

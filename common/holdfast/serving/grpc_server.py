@@ -78,7 +78,7 @@ class GrpcServer:
         where_frames_are: Callable[[], str] = str,
     ) -> None:  # fmt: skip
         """`where_frames_are`: what callers who ask for it are told; nothing if it is empty."""
-        self._where_frames_are = where_frames_are
+        self.where_frames_are = where_frames_are
         self.intake = Intake(
             bytes_max=limits.bytes_max,
             message_bytes_max=limits.message_bytes_max,
@@ -151,7 +151,7 @@ class GrpcServer:
     def _tell_of_frames(self, context: Any) -> None:
         """In the trailers of the answer, to those who ask."""
         if any(key == FRAMES_KEY for key, _ in context.invocation_metadata() or ()) and (
-            where := self._where_frames_are()
+            where := self.where_frames_are()
         ):
             context.set_trailing_metadata(((FRAMES_KEY, where),))
 

@@ -115,7 +115,7 @@ class FrameLink(asyncio.Protocol):
         self._queue: dict[FrameCall, _Request] = {}  # behind a full window, the oldest first
         self._window_bytes = self._calls_max = 0
         self._unanswered_bytes = 0
-        self._number = 0
+        self.number = 0
         self._outgoing: list[bytes] = []
         self._is_paused = False  # the server does not read
         self.used_s = self.opened_s = time.monotonic()
@@ -178,10 +178,10 @@ class FrameLink(asyncio.Protocol):
         if self._asked_s is None:
             self._asked_s = self.used_s
             self._watch_silence(self._keepalive_s)
-        self._number = self._number % 0xFFFFFFFF + 1
-        while self._number in self._calls:  # the numbers begin anew, and it has waited all the while
-            self._number = self._number % 0xFFFFFFFF + 1
-        call.number = self._number
+        self.number = self.number % 0xFFFFFFFF + 1
+        while self.number in self._calls:  # the numbers begin anew, and it has waited all the while
+            self.number = self.number % 0xFFFFFFFF + 1
+        call.number = self.number
         self._calls[call.number] = call
         self._unanswered_bytes += call.size
         extra = encode_metadata(request.metadata) if request.metadata else b""

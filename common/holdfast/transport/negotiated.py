@@ -16,8 +16,8 @@ from holdfast.transport.channels import Metadata, OutgoingCall
 from holdfast.transport.frame_channels import FrameLink, NoFramesError, connect
 from holdfast.transport.grpc_channels import UNUSED_S, GrpcChannels
 
-_BACKOFF = Backoff(first_s=1.0, max_s=60.0)
-_STEADY_S = 10.0  # a connection that is lost sooner counts as one that could not be made
+BACKOFF = Backoff(first_s=1.0, max_s=60.0)
+STEADY_S = 10.0  # a connection that is lost sooner counts as one that could not be made
 _NONE_S = 5.0  # so long a server that named no frames is not asked again
 _ASKS = (FRAMES_KEY, "?")
 
@@ -27,7 +27,7 @@ TRANSPORTS: tuple[Transport, ...] = ("auto", "grpc")
 log = logging.getLogger("holdfast.transport")
 
 
-class _Frames:
+class ServerFrames:
     """What is known of the frames of one server."""
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class _Frames:
 
     def failed(self) -> None:
         self.failures += 1
-        self.not_before_s = time.monotonic() + _BACKOFF.longest_s(self.failures)
+        self.not_before_s = time.monotonic() + BACKOFF.longest_s(self.failures)
 
     def may_ask(self, now_s: float) -> bool:
         """Whether the server's next answer over gRPC is to say where its frames are."""
         link = self.link
         if link is not None and link.ended_s is not None:
             self.link = None
-            if link.ended_s - link.opened_s < _STEADY_S:
+            if link.ended_s - link.opened_s < STEADY_S:
                 self.failed()
             else:
                 self.failures = 0
@@ -74,40 +74,40 @@ class NegotiatedChannels:
         self._uses_frames = transport == "auto"
         self._caller = caller
         self._check = check
-        self._frames: dict[str, _Frames] = {}  # by address
+        self.frames: dict[str, ServerFrames] = {}  # by address
         self._leaving: set[FrameLink] = set()  # that take no more calls, and have some under way
         self._is_closed = False
         self._connecting = Service()
 
     def __len__(self) -> int:
-        return len(self._frames.keys() | self._grpc.addresses)
+        return len(self.frames.keys() | self._grpc.addresses)
 
     def __contains__(self, address: str) -> bool:
-        return address in self._grpc or self._link(address) is not None
+        return address in self._grpc or self.link(address) is not None
 
     @property
     def calls_under_way(self) -> int:
-        links = (frames.link for frames in self._frames.values())
+        links = (frames.link for frames in self.frames.values())
         under_way = sum(link.calls_under_way for link in (*links, *self._leaving) if link is not None)
         return self._grpc.calls_under_way + under_way
 
     def call(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> OutgoingCall:
-        link = self._link(address)
+        link = self.link(address)
         if link is not None and link.takes(path):
             self._check()
             return link.call(path, data, metadata, timeout_s)
-        if not self._asks(address):
+        if not self.asks(address):
             return self._grpc.call(address, path, data, metadata, timeout_s)
         return self._grpc.call(
-            address, path, data, (*(metadata or ()), _ASKS), timeout_s, on_frames=lambda at: self._learn(address, at)
+            address, path, data, (*(metadata or ()), _ASKS), timeout_s, on_frames=lambda at: self.learn(address, at)
         )
 
     def is_connected(self, address: str) -> bool:
-        return self._link(address) is not None or self._grpc.is_connected(address)
+        return self.link(address) is not None or self._grpc.is_connected(address)
 
     async def connect(self, address: str, timeout_s: float) -> bool:
         """Whether there is a connection, within this time at the latest."""
-        return self._link(address) is not None or await self._grpc.connect(address, timeout_s)
+        return self.link(address) is not None or await self._grpc.connect(address, timeout_s)
 
     async def keep(self, addresses: Collection[str]) -> None:
         """Closes the connections to all others, but for those with calls under way."""
@@ -119,7 +119,7 @@ class NegotiatedChannels:
         self._keep_links(
             [
                 address
-                for address, frames in self._frames.items()
+                for address, frames in self.frames.items()
                 if now_s < frames.not_before_s or (frames.link and now_s - frames.link.used_s <= UNUSED_S)
             ]
         )
@@ -128,40 +128,40 @@ class NegotiatedChannels:
     async def close(self) -> None:
         self._is_closed = True
         await self._connecting.stop()
-        for link in (*(frames.link for frames in self._frames.values()), *self._leaving):
+        for link in (*(frames.link for frames in self.frames.values()), *self._leaving):
             if link is not None:
                 link.close()
-        self._frames.clear()
+        self.frames.clear()
         self._leaving.clear()
         await self._grpc.close()
 
     # --- frames -------------------------------------------------------------------------------------------------
 
     def _keep_links(self, addresses: Collection[str]) -> None:
-        for address, frames in list(self._frames.items()):
+        for address, frames in list(self.frames.items()):
             link = frames.link
             if address not in addresses and not frames.is_connecting and (link is None or not link.calls_under_way):
-                del self._frames[address]
+                del self.frames[address]
                 if link is not None:
                     link.close()
         self._leaving = {link for link in self._leaving if link.ended_s is None}
 
-    def _link(self, address: str) -> FrameLink | None:
+    def link(self, address: str) -> FrameLink | None:
         """One that takes calls."""
-        frames = self._frames.get(address)
+        frames = self.frames.get(address)
         return frames.link if frames is not None and frames.is_open else None
 
-    def _asks(self, address: str) -> bool:
+    def asks(self, address: str) -> bool:
         if not self._uses_frames:
             return False
-        frames = self._frames.get(address)
+        frames = self.frames.get(address)
         return frames is None or frames.may_ask(time.monotonic())
 
-    def _learn(self, address: str, told: str) -> None:
+    def learn(self, address: str, told: str) -> None:
         """Where a server says that its frames are: the port, and who the server is. Nothing, if it has none."""
         if self._is_closed:
             return
-        frames = self._frames.setdefault(address, _Frames())
+        frames = self.frames.setdefault(address, ServerFrames())
         if frames.is_connecting or frames.is_open:
             return
         port, _, name = told.partition(" ")
@@ -171,7 +171,7 @@ class NegotiatedChannels:
         else:
             frames.not_before_s = time.monotonic() + _NONE_S
 
-    async def _connect(self, address: str, frames: _Frames, port: int, name: str) -> None:
+    async def _connect(self, address: str, frames: ServerFrames, port: int, name: str) -> None:
         host = address.rpartition(":")[0].strip("[]")
         try:
             link = await connect(

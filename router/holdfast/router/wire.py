@@ -49,42 +49,42 @@ class RouterServer:
         depend on the shards of its items."""
         self._handler = handler
         self._metrics = metrics
-        self._server = CallServer(limits, readiness, self._refuse, frames_at)
+        self.calls = CallServer(limits, readiness, self._refuse, frames_at)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
             limit = request_limit(method.name, method.request, large_bytes_max=batch_bytes_max)
             served = Served(method.name, limit, metrics.rpc(method.name), partial(self._begin, method))
             services.setdefault(method.path.split("/")[1], {})[method.name] = served
         for service, methods in services.items():
-            self._server.add(service, methods)
+            self.calls.add(service, methods)
 
     @property
     def intake(self) -> Intake:
-        return self._server.intake
+        return self.calls.intake
 
     @property
     def frames_port(self) -> int:
         """0: there are no frames."""
-        return self._server.frames_port
+        return self.calls.frames_port
 
     @property
     def frame_connections(self) -> int:
-        return self._server.frame_connections
+        return self.calls.frame_connections
 
     @property
     def frame_calls(self) -> int:
-        return self._server.frame_calls
+        return self.calls.frame_calls
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
-        return await self._server.start(host, port)
+        return await self.calls.start(host, port)
 
     def drain(self) -> None:
         """Tells health checks that no more work should be sent here."""
-        self._server.drain()
+        self.calls.drain()
 
     async def stop(self, grace_seconds: float) -> None:
-        await self._server.stop(grace_seconds)
+        await self.calls.stop(grace_seconds)
 
     def _begin(self, method: Method, context: CallContext) -> Answer:
         self._handler.check(method)

@@ -64,7 +64,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         made.append(
             {
                 "queues": dict(self.queues), "concurrency": self.concurrency, "address": self.address,
-                "transport": self._transport,
+                "transport": self.transport,
             }
         )  # fmt: skip
         log = logging.getLogger("holdfast.worker")

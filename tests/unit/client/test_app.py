@@ -316,7 +316,7 @@ def test_the_transport_comes_from_the_environment_unless_given(monkeypatch: pyte
         assert caught.value.field == "transport"
     app = Holdfast()
     app.task(name="t")(lambda: None)
-    assert Worker(app)._transport == "grpc"
+    assert Worker(app).transport == "grpc"
     with pytest.raises(InvalidArgument, match="'udp'"):
         Worker(app, transport="udp")
 

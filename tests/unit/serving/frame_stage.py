@@ -131,7 +131,7 @@ class RawCaller:
 
 def frames_of(server: RouterServer) -> Any:
     """The part of it that a test looks into."""
-    return server._server._frames
+    return server.calls.frames
 
 
 async def until(is_so: Any) -> None:

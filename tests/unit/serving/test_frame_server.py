@@ -371,8 +371,8 @@ async def test_frames_without_a_pause_are_not_one_that_never_ends(server: Router
     call = caller.call(1, ENQUEUE, bytes([0x62, 0x02, 0, 0]))
     caller.send(call[:-1])
     [connection] = frames_of(server).connections
-    await until(lambda: connection._receiving_since_s is not None)
-    connection._receiving_since_s -= 2 * module.RECEIVING_SECONDS_MAX
+    await until(lambda: connection.receiving_since_s is not None)
+    connection.receiving_since_s -= 2 * module.RECEIVING_SECONDS_MAX
     caller.send(call[-1:] + caller.call(2, ENQUEUE)[:-1])
     assert await caller.answer(1) == b"answer"
     connection.poll(time.monotonic())
@@ -395,7 +395,7 @@ async def test_a_caller_that_does_not_read_is_not_read_and_then_ended(
     owner.answer = bytes(MIB)
     [connection] = frames_of(server).connections
     caller.send(b"".join(caller.call(number, ENQUEUE) for number in range(12)))
-    await until(lambda: connection._unread_since_s is not None)
+    await until(lambda: connection.unread_since_s is not None)
     begun = len(owner.requests)
     caller.send(caller.call(50, ENQUEUE))
     await asyncio.sleep(0.05)
@@ -408,7 +408,7 @@ async def test_a_caller_that_reads_late_gets_everything(caller: RawCaller, owner
     owner.answer = bytes(MIB)
     [connection] = frames_of(server).connections
     caller.send(b"".join(caller.call(number, ENQUEUE) for number in range(12)))
-    await until(lambda: connection._unread_since_s is not None)
+    await until(lambda: connection.unread_since_s is not None)
     caller.send(caller.call(12, ENQUEUE))
     for number in range(13):
         assert await caller.answer(number) == owner.answer
@@ -427,8 +427,8 @@ async def test_who_does_not_even_read_why_it_was_ended(server: RouterServer, cal
     owner.answer = bytes(16 * MIB)  # more than the system takes for somebody who does not read
     [connection] = frames_of(server).connections
     caller.send(caller.call(1, ENQUEUE))
-    await until(lambda: connection._unread_since_s is not None)
-    connection._end("no reason")
+    await until(lambda: connection.unread_since_s is not None)
+    connection.end("no reason")
     await later(server, module.GONE_SECONDS - 1)
     assert frames_of(server).connections
     await later(server, module.GONE_SECONDS + 1)

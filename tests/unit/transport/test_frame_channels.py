@@ -174,7 +174,7 @@ async def test_a_server_that_does_not_read_gets_no_more(server: Twin, monkeypatc
 async def test_numbers_begin_anew_and_pass_over_those_in_use(server: Twin, link: FrameLink) -> None:
     begin(link)
     first = await server.call()
-    link._number = 0xFFFFFFFF
+    link.number = 0xFFFFFFFF
     second = begin(link)
     assert (first.call, second.number) == (1, 2)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from holdfast.common import loop
 from holdfast.common.backoff import Backoff
 from holdfast.router.wire import RouterServer
 from holdfast.transport import negotiated as module
@@ -49,7 +50,7 @@ async def call(channels: NegotiatedChannels, address: str, timeout_s: float = 20
 
 
 async def connecting_ends(channels: NegotiatedChannels, address: str) -> None:
-    await until(lambda: address in channels._frames and not channels._frames[address].is_connecting)
+    await until(lambda: address in channels.frames and not channels.frames[address].is_connecting)
 
 
 async def test_the_first_call_asks_and_the_next_goes_in_frames(
@@ -65,11 +66,27 @@ async def test_the_first_call_asks_and_the_next_goes_in_frames(
     assert len(channels) == 1
 
 
+def test_on_the_loop_of_servers_calls_go_in_frames_too() -> None:
+    """The transports of uvloop are not of asyncio's type."""
+
+    async def calls_in_frames() -> int:
+        server, channels = Owner().serve(), make_channels()
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        await call(channels, address)
+        await connecting_ends(channels, address)
+        await call(channels, address)
+        await channels.close()
+        await server.stop(0)
+        return server.frame_calls
+
+    assert loop.run(calls_in_frames()) == 1
+
+
 async def test_grpc_alone_never_asks(server: RouterServer, address: str) -> None:
     channels = make_channels("grpc")
     for _ in range(2):
         await call(channels, address)
-    assert not channels._frames
+    assert not channels.frames
     assert server.frame_connections == 0
     await channels.close()
 
@@ -80,7 +97,7 @@ async def test_a_server_without_frames_is_called_over_grpc_and_not_asked_each_ti
     plain = owner.serve(frames_port=None)
     address = f"127.0.0.1:{await plain.start('127.0.0.1', 0)}"
     await call(channels, address)
-    assert not channels._asks(address)
+    assert not channels.asks(address)
     await call(channels, address)
     assert len(owner.requests) == 2
     await plain.stop(0)
@@ -90,18 +107,18 @@ async def test_another_server_behind_the_port_is_left_and_said_once(
     channels: NegotiatedChannels, server: RouterServer, address: str, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(module, "_BACKOFF", Backoff(first_s=0.0, max_s=0.0))
-    told = server._server._grpc
-    port, tells = server.frames_port, told._where_frames_are
-    monkeypatch.setattr(told, "_where_frames_are", lambda: f"{port} another")
+    monkeypatch.setattr(module, "BACKOFF", Backoff(first_s=0.0, max_s=0.0))
+    told = server.calls.grpc
+    port, tells = server.frames_port, told.where_frames_are
+    monkeypatch.setattr(told, "where_frames_are", lambda: f"{port} another")
     with caplog.at_level(logging.INFO, logger="holdfast.transport"):
         for _ in range(4):
             await call(channels, address)
             await connecting_ends(channels, address)
-    assert channels._frames[address].failures >= 2
+    assert channels.frames[address].failures >= 2
     assert len([record for record in caplog.records if "No frames at" in record.message]) == 1
     assert server.frame_calls == 0
-    monkeypatch.setattr(told, "_where_frames_are", tells)
+    monkeypatch.setattr(told, "where_frames_are", tells)
     await call(channels, address)
     await connecting_ends(channels, address)
     await call(channels, address)
@@ -111,27 +128,27 @@ async def test_another_server_behind_the_port_is_left_and_said_once(
 async def test_a_port_that_cannot_be_reached_is_tried_again_later(
     channels: NegotiatedChannels, server: RouterServer, address: str
 ) -> None:
-    frames_of(server)._listener.close()
+    frames_of(server).listener.close()
     await call(channels, address)
     await connecting_ends(channels, address)
-    frames = channels._frames[address]
+    frames = channels.frames[address]
     assert frames.failures == 1
     assert frames.not_before_s > time.monotonic()
-    assert not channels._asks(address)
+    assert not channels.asks(address)
     await call(channels, address)
 
 
 @pytest.mark.parametrize("told", ["", "no number", "0 name", "65536 name", "99999999999999999999 name", "-1 name"])
 async def test_nonsense_about_frames_is_no_port(channels: NegotiatedChannels, address: str, told: str) -> None:
-    channels._learn(address, told)
-    assert not channels._frames[address].is_connecting
+    channels.learn(address, told)
+    assert not channels.frames[address].is_connecting
     assert await call(channels, address) == b"answer"
 
 
 async def test_frames_come_back_after_the_server_has_restarted(
     channels: NegotiatedChannels, server: RouterServer, address: str, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_STEADY_S", 0.0)
+    monkeypatch.setattr(module, "STEADY_S", 0.0)
     await call(channels, address)
     await connecting_ends(channels, address)
     assert await call(channels, address) == b"answer"
@@ -156,10 +173,10 @@ async def test_a_connection_that_is_lost_at_once_again_and_again_is_made_ever_la
     await connecting_ends(channels, address)
     [connection] = frames_of(server).connections
     connection.close()
-    await until(lambda: not channels._frames[address].is_open)
+    await until(lambda: not channels.frames[address].is_open)
     assert await call(channels, address) == b"answer"
-    assert channels._frames[address].failures == 1
-    assert not channels._asks(address)
+    assert channels.frames[address].failures == 1
+    assert not channels.asks(address)
 
 
 async def test_a_link_that_takes_no_more_calls_ends_with_its_last(
@@ -173,7 +190,7 @@ async def test_a_link_that_takes_no_more_calls_ends_with_its_last(
     await owner.arrived.wait()
     [connection] = frames_of(server).connections
     connection.say_goodbye()
-    await until(lambda: not channels._frames[address].is_open)
+    await until(lambda: not channels.frames[address].is_open)
     others = [asyncio.create_task(call(channels, address)) for _ in range(2)]
     await until(lambda: len(owner.requests) == 4)
     assert channels.calls_under_way == 3
@@ -183,7 +200,7 @@ async def test_a_link_that_takes_no_more_calls_ends_with_its_last(
     await connecting_ends(channels, address)
     await until(lambda: server.frame_connections == 1)
     await call(channels, address)
-    assert channels._frames[address].is_open
+    assert channels.frames[address].is_open
 
 
 async def test_what_is_closed_ends_its_calls_everywhere(server: RouterServer, address: str, owner: Owner) -> None:
@@ -212,11 +229,11 @@ async def test_what_is_closed_ends_the_calls_of_links_that_take_no_more(
     await owner.arrived.wait()
     [connection] = frames_of(server).connections
     connection.say_goodbye()
-    await until(lambda: not channels._frames[address].is_open)
-    channels._frames[address].not_before_s = 0.0
-    channels._learn(address, f"{server.frames_port} {owner.name}")
+    await until(lambda: not channels.frames[address].is_open)
+    channels.frames[address].not_before_s = 0.0
+    channels.learn(address, f"{server.frames_port} {owner.name}")
     await connecting_ends(channels, address)
-    assert channels._frames[address].is_open
+    assert channels.frames[address].is_open
     assert channels.calls_under_way == 1
     await channels.close()
     with pytest.raises(CallFailedError) as caught:
@@ -229,8 +246,8 @@ async def test_what_is_closed_while_it_connects_leaves_nothing(server: RouterSer
     await call(channels, address)
     await channels.close()
     await until(lambda: server.frame_connections == 0)
-    channels._learn(address, f"{server.frames_port} {frames_of(server).name()}")
-    assert not channels._frames
+    channels.learn(address, f"{server.frames_port} {frames_of(server).name()}")
+    assert not channels.frames
 
 
 async def test_connections_that_are_not_needed_are_closed(
@@ -243,7 +260,7 @@ async def test_connections_that_are_not_needed_are_closed(
     waiting = asyncio.create_task(call(channels, address))
     await owner.arrived.wait()
     await channels.keep(())
-    assert channels._frames[address].is_open  # it has a call under way
+    assert channels.frames[address].is_open  # it has a call under way
     owner.go_on.set()
     await waiting
     await channels.keep((address,))
@@ -259,7 +276,7 @@ async def test_connections_that_carry_nothing_are_closed(
     await call(channels, address)
     await connecting_ends(channels, address)
     await channels.close_unused(time.monotonic())
-    assert channels._frames[address].is_open
+    assert channels.frames[address].is_open
     await channels.close_unused(time.monotonic() + UNUSED_S + 1)
     assert len(channels) == 0
     await until(lambda: server.frame_connections == 0)

@@ -86,7 +86,7 @@ class Worker:
         )
         self._ops_host, self._ops_port = ops_host, ops_port
         self._direct = app.direct if direct is None else direct
-        self._transport = checked_transport(app.transport if transport is None else transport)
+        self.transport = checked_transport(app.transport if transport is None else transport)
         self._stop = StopRequest()
 
     @property
@@ -114,7 +114,7 @@ class Worker:
     async def serve(self) -> WorkerReport:
         """The same as a coroutine, without looking at signals. Cancelling it ends it at once: leases then run out."""
         self._stop.attach(asyncio.get_running_loop())
-        settings, direct, transport = self._settings, self._direct, self._transport
+        settings, direct, transport = self._settings, self._direct, self.transport
         async with AsyncClient(settings.address, retry=False, direct=direct, transport=transport) as client:
             session = Session(self._settings, client, self._stop)
             async with self._shown(session):
