@@ -74,11 +74,10 @@ class HoldfastClient(Client):
         self._client = AsyncClient(self.target["address"], timeout_s=60)
 
     async def produce(self, payloads: Sequence[bytes]) -> None:
-        tasks = [NewTask(self.queue, TYPE, payload) for payload in payloads]
-        if len(tasks) == 1:
-            await self._client.enqueue(tasks[0])
-            return
-        _raise_rejected(await self._client.enqueue_many(tasks))
+        if len(payloads) == 1:
+            await self._client.enqueue(NewTask(self.queue, TYPE, payloads[0]))
+        else:
+            _raise_rejected(await self._client.enqueue_run(NewTask(self.queue, TYPE), payloads))
 
     async def claim(self, tasks_max: int, wait_s: float) -> tuple[Sequence[bytes], Any]:
         wait_ms = round(wait_s * 1000)
