@@ -147,7 +147,7 @@ def _index_violations(kv: Rows, own: dict[bytes, Execution], runs: dict[bytes, R
     found = []
     for key, row in _family(kv, keys.SUBQUEUE):
         line = keys.line_of_subqueue(key)
-        for sequence, task_id, size_bytes, _ in SubqueueRow.decode(row).places():
+        for sequence, task_id, size_bytes, _ in SubqueueRow.decode(row).ready_slices():
             place = keys.ready_at(line, sequence)
             if place in actual:
                 found.append(f"sub-queue {key.hex()} has the task {task_id.hex()} twice")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_lines import ReadyIn, read_oldest
-from holdfast.machine.ready_rows import place_of
+from holdfast.machine.ready_rows import ready_slice_of
 from holdfast.machine.rows import (
     CLAIMED,
     HAD_RESULT,
@@ -196,10 +196,10 @@ class Reader:
         heads = []
         if queue.suspects:
             rows = self.scan(keys.suspects_of(name), keys.after_prefix(keys.suspects_of(name)), 1)
-            heads += [place_of(keys.ready_sequence(key), row)[:2] for key, row in rows]
+            heads += [ready_slice_of(keys.ready_sequence(key), row)[:2] for key, row in rows]
         for priority, mark in enumerate(queue.marks):
             start, stop = keys.ready(name, priority, mark), keys.after_prefix(keys.ready_subqueue(name, priority))
-            heads += [place_of(keys.ready_sequence(key), row)[:2] for key, row in self.scan(start, stop, 1)]
+            heads += [ready_slice_of(keys.ready_sequence(key), row)[:2] for key, row in self.scan(start, stop, 1)]
         oldest = read_oldest(self, ready_in, name, queue.age_mark) if any(queue.subqueues) else None
         if oldest is not None:
             heads.append(oldest)

@@ -4,18 +4,18 @@ from collections.abc import Callable
 
 from holdfast.machine import keys
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, Place, SubqueueRow, aged_tasks, place_of
+from holdfast.machine.ready_rows import AGE_PAGE_PLACES, Aged, ReadySlice, SubqueueRow, aged_tasks, ready_slice_of
 
 ReadyIn = Callable[[bytes, int], int]  # which places of a queue's page of ages have ready tasks: a bit for each
 
 
-def read_rows(state: Rows, line: bytes, sequence: int, limit: int) -> list[Place]:
+def read_rows(state: Rows, line: bytes, sequence: int, limit: int) -> list[ReadySlice]:
     """The tasks with READY rows of their own, from a sequence on, in order. `line` is the prefix of the rows."""
     rows = state.scan(keys.ready_at(line, sequence), keys.after_prefix(line), limit)
-    return [place_of(keys.ready_sequence(key), row) for key, row in rows]
+    return [ready_slice_of(keys.ready_sequence(key), row) for key, row in rows]
 
 
-def read_subqueue(state: Rows, line: bytes, sequence: int, limit: int) -> tuple[list[Place], bool]:
+def read_subqueue(state: Rows, line: bytes, sequence: int, limit: int) -> tuple[list[ReadySlice], bool]:
     """The tasks of a sub-queue with a tenant or a limit key, from a sequence on, in order; and whether these are all.
 
     About `limit` of them: those that are in the sub-queue's row come with the others.
@@ -24,13 +24,13 @@ def read_subqueue(state: Rows, line: bytes, sequence: int, limit: int) -> tuple[
     if row is None:
         return [], True
     subqueue = SubqueueRow.decode(row)
-    places = [place for place in subqueue.places() if place[0] >= sequence]
+    ready_slices = [ready_slice for ready_slice in subqueue.ready_slices() if ready_slice[0] >= sequence]
     if not subqueue.has_rows:
-        return places, True
+        return ready_slices, True
     further = read_rows(state, line, max(sequence, subqueue.mark), limit)
     if len(further) < limit:
-        return sorted(places + further), True
-    return sorted([place for place in places if place[0] <= further[-1][0]] + further), False
+        return sorted(ready_slices + further), True
+    return sorted([ready_slice for ready_slice in ready_slices if ready_slice[0] <= further[-1][0]] + further), False
 
 
 def read_ages(state: Rows, ready_in: ReadyIn, queue: bytes, sequence: int, pages: int) -> tuple[list[Aged], int | None]:

@@ -12,7 +12,7 @@ _PLACE = struct.Struct(">Q16sI")
 
 # Of a ready task: its sequence, its id, and the size of its envelope. Or of so many tasks of a run: sequence and id of
 # the first of them, and the size of the largest.
-Place = tuple[int, bytes, int, int]
+ReadySlice = tuple[int, bytes, int, int]
 
 _SIZE_END = TASK_ID_BYTES + 4
 
@@ -29,7 +29,7 @@ def split_ready_row(row: bytes) -> tuple[bytes, int, int]:
     return row[:TASK_ID_BYTES], int.from_bytes(row[TASK_ID_BYTES:_SIZE_END], "big"), count
 
 
-def place_of(sequence: int, row: bytes) -> Place:
+def ready_slice_of(sequence: int, row: bytes) -> ReadySlice:
     """Of a READY row; `sequence` is that of its key."""
     task_id, size_bytes, count = split_ready_row(row)
     return sequence - count + 1, task_id, size_bytes, count
@@ -79,9 +79,9 @@ class SubqueueRow:
                 return True
         return False
 
-    def places(self) -> list[Place]:
+    def ready_slices(self) -> list[ReadySlice]:
         """Of the tasks that are in the row, in the order of the line."""
-        return sorted([(*place, 1) for place in _PLACE.iter_unpack(self._first)])
+        return sorted([(*ready_slice, 1) for ready_slice in _PLACE.iter_unpack(self._first)])
 
     def encode(self) -> bytes:
         return _SUBQUEUE.pack(self.ready, self.mark) + self._first

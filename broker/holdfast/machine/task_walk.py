@@ -20,7 +20,7 @@ from heapq import merge
 from holdfast.machine import keys
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.kv import Rows
-from holdfast.machine.ready_rows import SubqueueRow, place_of, split_ready_row
+from holdfast.machine.ready_rows import SubqueueRow, ready_slice_of, split_ready_row
 from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING, SUCCEEDED, Execution, Queue
 from holdfast.machine.run_rows import stretch_count
 
@@ -121,7 +121,7 @@ def _ids_at_end(state: Rows, start: bytes, stop: bytes, after: bytes) -> Iterato
 
 def _in_line(line: bytes, key: bytes, row: bytes, after: bytes) -> Iterator[Found]:
     """The tasks that a READY row stands for, each in its place."""
-    sequence, first_id, _, count = place_of(keys.ready_sequence(key), row)
+    sequence, first_id, _, count = ready_slice_of(keys.ready_sequence(key), row)
     for index in range(count):
         place = keys.ready_at(line, sequence + index)
         if place > after:
@@ -182,7 +182,7 @@ def _subqueues(state: Rows, name: bytes, after: bytes) -> Iterator[Found]:
 
 def _subqueue(state: Rows, line: bytes, subqueue: SubqueueRow, after: bytes) -> Iterator[Found]:
     """Those in the row of the sub-queue and those with rows of their own, in the order of the line."""
-    in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, *_ in subqueue.places()]
+    in_row = [(keys.ready_at(line, sequence), task_id) for sequence, task_id, *_ in subqueue.ready_slices()]
     own: Iterator[Found] = iter(())
     if subqueue.has_rows:
         rows = _rows(state, keys.ready_at(line, subqueue.mark), keys.after_prefix(line), after)

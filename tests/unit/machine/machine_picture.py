@@ -303,7 +303,7 @@ def ready_tasks(state: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, b
         if key[0] == keys.READY:
             yield key, ready_rows.split_ready_row(row)[0]
         elif key[0] == keys.SUBQUEUE:
-            for sequence, task_id, *_ in ready_rows.SubqueueRow.decode(row).places():
+            for sequence, task_id, *_ in ready_rows.SubqueueRow.decode(row).ready_slices():
                 yield keys.ready_at(keys.line_of_subqueue(key), sequence), task_id
 
 

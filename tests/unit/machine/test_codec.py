@@ -383,7 +383,7 @@ def test_a_row_is_read_back_as_written(row: Any) -> None:
 def test_a_ready_row_is_read_back_as_written(task_id: bytes, size_bytes: int, tasks: int) -> None:
     row = ready_rows.ready_row(task_id, size_bytes, tasks)
     assert ready_rows.split_ready_row(row) == (task_id, size_bytes, tasks)
-    assert ready_rows.place_of(2000, row) == (2001 - tasks, task_id, size_bytes, tasks)
+    assert ready_rows.ready_slice_of(2000, row) == (2001 - tasks, task_id, size_bytes, tasks)
 
 
 def test_stored_numbers_of_states_and_reasons() -> None:

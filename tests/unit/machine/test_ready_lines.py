@@ -14,7 +14,7 @@ from holdfast.machine.ready_rows import (
     AGE_PAGE_PLACES,
     SUBQUEUE_TASKS_MAX,
     AgePage,
-    Place,
+    ReadySlice,
     SubqueueRow,
     aged_tasks,
     ready_row,
@@ -32,7 +32,7 @@ class Line:
     def __init__(self) -> None:
         self.kv = MemoryKV()
         self.subqueue = SubqueueRow()
-        self.tasks: dict[int, Place] = {}
+        self.tasks: dict[int, ReadySlice] = {}
 
     def join(self, sequence: int) -> None:
         task_id = sequence.to_bytes(8, "big") * 2  # looks like a sequence itself
@@ -50,7 +50,7 @@ class Line:
         row = self.kv.get(SUBQUEUE)
         self.subqueue = SubqueueRow() if row is None else SubqueueRow.decode(row)
 
-    def rows(self) -> list[Place]:
+    def rows(self) -> list[ReadySlice]:
         return read_rows(self.kv, LINE, 0, 1000)
 
 
@@ -78,7 +78,7 @@ def test_no_task_goes_into_the_row_while_another_has_one_of_its_own(line: Line) 
     line.leave(100)
     line.join(101)
     assert not line.rows()
-    assert [place[0] for place in line.subqueue.places()] == [*range(1, SUBQUEUE_TASKS_MAX), 101]
+    assert [place[0] for place in line.subqueue.ready_slices()] == [*range(1, SUBQUEUE_TASKS_MAX), 101]
 
 
 steps = st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=60)

@@ -81,7 +81,7 @@ class Purging:
         found: list[bytes] = []
         last = b""
         for key, row in rows:
-            places = SubqueueRow.decode(row).places()
+            places = SubqueueRow.decode(row).ready_slices()
             if len(found) + len(places) > ENTRY_ITEMS_MAX:
                 return found, last
             found += [task_id for _, task_id, *_ in places]

@@ -21,7 +21,7 @@ from holdfast.machine.effects import Effects
 from holdfast.machine.entries import AGE_MARK, Claim, Mark
 from holdfast.machine.machine import Machine
 from holdfast.machine.ready_lines import read_oldest, read_subqueue
-from holdfast.machine.ready_rows import place_of
+from holdfast.machine.ready_rows import ready_slice_of
 from holdfast.machine.rows import Queue
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -157,4 +157,4 @@ class WatermarkManager(Service):
         if not found:
             return self._machine.meta.next_sequence
         [(key, row)] = found
-        return place_of(keys.ready_sequence(key), row)[0]
+        return ready_slice_of(keys.ready_sequence(key), row)[0]

@@ -292,11 +292,11 @@ class Limiters:
     def give_back(self, ready_ref: ReadyRef, taken_ms: int) -> None:
         """What is on its way no more was not claimed: its tokens come back."""
         self.settle([ready_ref])
-        _, place, tenant, limit_key = ready_ref
+        _, ready_slice, tenant, limit_key = ready_ref
         now_ms = self._now_ms()
         for limiter in (self._of_queue, self.tenants.get(tenant), self.limit_keys.get(limit_key)):
             if limiter is not None and limiter.bucket is not None:
-                limiter.bucket.give_back(place[3], taken_ms, now_ms)
+                limiter.bucket.give_back(ready_slice[3], taken_ms, now_ms)
 
     def adopt(self, tenant: bytes, limit_key: bytes) -> None:
         """One is on its way since before a fresh start."""

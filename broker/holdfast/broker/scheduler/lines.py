@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from holdfast.broker.scheduler.slices import part, span, without
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_lines import read_rows, read_subqueue
-from holdfast.machine.ready_rows import Place
+from holdfast.machine.ready_rows import ReadySlice
 
 REFILL_TASKS = 256  # here and below a slice counts as one: it takes as much room as a task
 SUBQUEUE_REFILL_TASKS = (
@@ -20,7 +20,7 @@ MARKED_EACH = (
 
 Names = tuple[bytes, bytes]  # tenant and limit key
 PLAIN: Names = (b"", b"")
-ReadyRef = tuple[int, Place, bytes, bytes]  # priority, place, tenant, limit key
+ReadyRef = tuple[int, ReadySlice, bytes, bytes]  # priority, what is ready, tenant, limit key
 
 
 class Line:
@@ -46,8 +46,8 @@ class Line:
         # After how many more tasks the state should be told a mark. A sub-queue that is read from the index tells with
         # its first: it may be forgotten at once, and is read from the mark again.
         self.until_mark = MARKED_EACH if complete and not is_plain else 0
-        self.line: deque[Place] = deque()
-        self.returned: list[Place] = []  # a heap of tasks that came back behind the cursor
+        self.line: deque[ReadySlice] = deque()
+        self.returned: list[ReadySlice] = []  # a heap of tasks that came back behind the cursor
         self.withdrawn: set[int] = set()  # sequences that are held and no longer ready
 
     def __len__(self) -> int:
@@ -63,17 +63,17 @@ class Line:
         """Whether its head need not be the first of `line`, or not be ready any more."""
         return bool(self.returned or self.withdrawn)
 
-    def head(self) -> Place | None:
+    def head(self) -> ReadySlice | None:
         if self.returned and (not self.line or self.returned[0] < self.line[0]):
             return self.returned[0]
         return self.line[0] if self.line else None
 
-    def pop(self) -> Place:
+    def pop(self) -> ReadySlice:
         if self.returned and (not self.line or self.returned[0] < self.line[0]):
             return heapq.heappop(self.returned)
         return self.line.popleft()
 
-    def put_back(self, parts: Iterable[Place]) -> None:
+    def put_back(self, parts: Iterable[ReadySlice]) -> None:
         """What is left of the slice that was popped, in order."""
         self.line.extendleft(reversed([*parts]))
 
@@ -148,25 +148,25 @@ class Lines:
     def is_coming(self, sequence: int) -> bool:
         return sequence in self.claiming or sequence in self.claiming_runs
 
-    def hold_back(self, place: Place, names: Names) -> None:
+    def hold_back(self, ready_slice: ReadySlice, names: Names) -> None:
         """It is on its way to a claim."""
-        if place[3] == 1:
-            self.claiming[place[0]] = names
+        if ready_slice[3] == 1:
+            self.claiming[ready_slice[0]] = names
         else:
-            self.claiming_runs.update(span(place))
+            self.claiming_runs.update(span(ready_slice))
 
-    def let_go(self, place: Place) -> list[Place]:
+    def let_go(self, ready_slice: ReadySlice) -> list[ReadySlice]:
         """It is on its way no more. Returns what was ready of it until now: the whole or parts of it, or nothing."""
-        tasks = span(place)
+        tasks = span(ready_slice)
         if len(tasks) == 1:
-            self.claiming.pop(place[0], None)
+            self.claiming.pop(ready_slice[0], None)
         else:
             self.claiming_runs.difference_update(tasks)
         if not self.withdrawn:
-            return [place]
+            return [ready_slice]
         gone = self.withdrawn.intersection(tasks)
         self.withdrawn -= gone
-        return without(place, gone)
+        return without(ready_slice, gone)
 
     def settle_suspects(self, ready_refs: Iterable[ReadyRef]) -> None:
         """These are on their way no more."""
@@ -195,7 +195,7 @@ class Lines:
             self._budget.left += given
             self.tasks_max -= given
 
-    def head(self, line: Line) -> Place | None:
+    def head(self, line: Line) -> ReadySlice | None:
         """The first task of a line that is still ready."""
         while True:
             head = line.head()
@@ -206,7 +206,7 @@ class Lines:
             elif not line.withdrawn or not self._drop_withdrawn(line, head):
                 return head
 
-    def _drop_withdrawn(self, line: Line, head: Place) -> bool:
+    def _drop_withdrawn(self, line: Line, head: ReadySlice) -> bool:
         """Takes what is no longer ready out of the head; False if there is nothing."""
         gone = line.withdrawn.intersection(span(head))
         if gone:
@@ -217,40 +217,40 @@ class Lines:
             line.withdrawn -= gone
         return bool(gone)
 
-    def begin(self, line: Line, places: list[Place]) -> None:
+    def begin(self, line: Line, ready_slices: list[ReadySlice]) -> None:
         """All tasks of a line of which nothing is held yet."""
-        self._take_in(line, places)
+        self._take_in(line, ready_slices)
         line.complete = True
         line.until_mark = MARKED_EACH
         if line.line:
             self._list(line)
             self._shrink(line)
 
-    def append(self, line: Line, place: Place) -> None:
+    def append(self, line: Line, ready_slice: ReadySlice) -> None:
         """The task became ready."""
-        if place[0] < line.cursor:
-            self.take_back(line, place)
+        if ready_slice[0] < line.cursor:
+            self.take_back(line, ready_slice)
         elif line.complete and (self.size < self.tasks_max or self._grow(self.size + 1)):
-            line.line.append(place)
-            line.cursor = place[0] + place[3]
+            line.line.append(ready_slice)
+            line.cursor = ready_slice[0] + ready_slice[3]
             self.size += 1
             if not line.is_listed:
                 self._list(line)
         else:
             line.complete = False
 
-    def take_back(self, line: Line, place: Place) -> None:
+    def take_back(self, line: Line, ready_slice: ReadySlice) -> None:
         """The task is ready again, in its old place."""
-        if place[0] >= line.cursor:
+        if ready_slice[0] >= line.cursor:
             line.complete = False  # the line was rewound meanwhile and reads it from the index again
         elif self.size < self.tasks_max or self._grow(self.size + 1):
-            heapq.heappush(line.returned, place)
+            heapq.heappush(line.returned, ready_slice)
             self.size += 1
             if not line.is_listed:
                 self._list(line)
         else:
             self.size -= len(line)
-            line.rewind(place[0])
+            line.rewind(ready_slice[0])
 
     def was_withdrawn(self, line: Line, sequence: int) -> None:
         """A task that is not on its way is no longer ready."""
@@ -275,38 +275,38 @@ class Lines:
     def _refill(self, line: Line) -> None:
         wanted = line.refill_tasks
         if line.is_plain:
-            places = read_rows(self._rows, line.prefix, line.cursor, wanted)
-            line.complete = len(places) < wanted
-            self._take_in(line, places)
+            ready_slices = read_rows(self._rows, line.prefix, line.cursor, wanted)
+            line.complete = len(ready_slices) < wanted
+            self._take_in(line, ready_slices)
             return
-        places, line.complete = read_subqueue(self._rows, line.prefix, line.cursor, wanted)
-        self._take_in(line, places)
+        ready_slices, line.complete = read_subqueue(self._rows, line.prefix, line.cursor, wanted)
+        self._take_in(line, ready_slices)
         line.refill_tasks = min(REFILL_TASKS, wanted * 4)
         self._list(line)
         self._held.move_to_end(line)
         self._shrink(line)
 
-    def _take_in(self, line: Line, places: list[Place]) -> None:
+    def _take_in(self, line: Line, ready_slices: list[ReadySlice]) -> None:
         """Tasks that were read from the index, all up to the last one."""
-        if not places:
+        if not ready_slices:
             return
-        if places[0][0] < line.cursor:  # of this slice only what is behind the cursor was not known
-            places[0] = part(places[0], line.cursor, places[0][0] + places[0][3])
-        found = self._not_coming(places) if self.claiming or self.claiming_runs else places
+        if ready_slices[0][0] < line.cursor:  # of this slice only what is behind the cursor was not known
+            ready_slices[0] = part(ready_slices[0], line.cursor, ready_slices[0][0] + ready_slices[0][3])
+        found = self._not_coming(ready_slices) if self.claiming or self.claiming_runs else ready_slices
         line.line.extend(found)
         self.size += len(found)
-        line.cursor = places[-1][0] + places[-1][3]
+        line.cursor = ready_slices[-1][0] + ready_slices[-1][3]
 
-    def _not_coming(self, places: list[Place]) -> list[Place]:
+    def _not_coming(self, ready_slices: list[ReadySlice]) -> list[ReadySlice]:
         """Without what is on its way to a claim, which may be some tasks of a slice."""
         claiming, claiming_runs = self.claiming, self.claiming_runs
-        found: list[Place] = []
-        for place in places:
-            if place[3] > 1:
-                tasks = span(place)
-                found += without(place, claiming_runs.intersection(tasks) | (claiming.keys() & tasks))
-            elif place[0] not in claiming and place[0] not in claiming_runs:
-                found.append(place)
+        found: list[ReadySlice] = []
+        for ready_slice in ready_slices:
+            if ready_slice[3] > 1:
+                tasks = span(ready_slice)
+                found += without(ready_slice, claiming_runs.intersection(tasks) | (claiming.keys() & tasks))
+            elif ready_slice[0] not in claiming and ready_slice[0] not in claiming_runs:
+                found.append(ready_slice)
         return found
 
     def _shrink(self, used: Line) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast.machine.machine import Machine
 from holdfast.machine.ready_lines import read_ages
-from holdfast.machine.ready_rows import Aged, Place
+from holdfast.machine.ready_rows import Aged, ReadySlice
 from holdfast.machine.rows import READY
 
 AGE_PAGES = 2  # rows that are read at a time where many of the first are blocked
@@ -19,7 +19,7 @@ READ_AHEAD = 8  # of those that were found: most of them are handed out soon, as
 class OldestReady(NamedTuple):
     """A ready task, and where it waits."""
 
-    place: Place
+    ready_slice: ReadySlice
     priority: int
     tenant: bytes
     limit_key: bytes

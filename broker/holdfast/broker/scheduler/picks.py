@@ -8,7 +8,7 @@ from holdfast.broker.scheduler.slices import part, span
 from holdfast.broker.scheduler.subqueues import PriorityLevel
 from holdfast.broker.scheduler.windows import Found, Window
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
-from holdfast.machine.ready_rows import Place
+from holdfast.machine.ready_rows import ReadySlice
 
 SCANS_PER_TASK = 4  # sub-queues that a pick may look at in vain for each task that it finds, besides the first ones
 
@@ -125,49 +125,49 @@ class Pick:
 
     def _take_of_line(self, priority: int, names: Names, line: Line, tasks_max: int) -> int:
         """Up to so many tasks, at least one; returns how many."""
-        held, count, places = line.line, 0, 0
+        held, count, ready_slices = line.line, 0, 0
         while True:
-            place = line.pop() if line.returned else held.popleft()
-            places += 1
-            if place[3] == 1:
-                self._note(priority, names, place)
+            ready_slice = line.pop() if line.returned else held.popleft()
+            ready_slices += 1
+            if ready_slice[3] == 1:
+                self._note(priority, names, ready_slice)
                 count += 1
             else:
-                rest = self._note_slice(priority, place, tasks_max - count)
-                count += place[3]
+                rest = self._note_slice(priority, ready_slice, tasks_max - count)
+                count += ready_slice[3]
                 if rest is not None:
                     line.put_back((rest,))
                     count -= rest[3]
-                    places -= 1
+                    ready_slices -= 1
             if count == tasks_max or not held or self.room_bytes <= 0:
                 break
         self.tasks += count
-        self.window.lines.size -= places
+        self.window.lines.size -= ready_slices
         line.until_mark -= count
         if line.until_mark <= 0:
             self._touched[priority, *names] = line
         return count
 
-    def _note(self, priority: int, names: Names, place: Place) -> None:
-        sequence = place[0]
+    def _note(self, priority: int, names: Names, ready_slice: ReadySlice) -> None:
+        sequence = ready_slice[0]
         self._claiming[sequence] = names
         self._went(sequence)
-        self.ready_refs.append((priority, place, *names))
-        self.room_bytes -= place[2]
+        self.ready_refs.append((priority, ready_slice, *names))
+        self.room_bytes -= ready_slice[2]
 
-    def _note_slice(self, priority: int, place: Place, tasks_max: int) -> Place | None:
+    def _note_slice(self, priority: int, ready_slice: ReadySlice, tasks_max: int) -> ReadySlice | None:
         """Of a slice as many tasks as there is room for, at least one; returns what is left of it."""
-        sequence, _, size_bytes, count = place
+        sequence, _, size_bytes, count = ready_slice
         end, rest = sequence + count, None
         count = max(1, min(count, tasks_max, -(-self.room_bytes // max(1, size_bytes))))
         if sequence + count < end:
-            rest = part(place, sequence + count, end)
-            place = part(place, sequence, sequence + count)
+            rest = part(ready_slice, sequence + count, end)
+            ready_slice = part(ready_slice, sequence, sequence + count)
         if count == 1:
-            self._note(priority, PLAIN, place)
+            self._note(priority, PLAIN, ready_slice)
         else:
-            self.window.lines.claiming_runs.update(span(place))
-            self.ready_refs.append((priority, place, *PLAIN))
+            self.window.lines.claiming_runs.update(span(ready_slice))
+            self.ready_refs.append((priority, ready_slice, *PLAIN))
             self.room_bytes -= count * size_bytes
         return rest
 

@@ -35,7 +35,7 @@ from holdfast.machine.effects import FreedNames, ReadyTask
 from holdfast.machine.entries import Mark
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.machine import Machine
-from holdfast.machine.ready_rows import place_of
+from holdfast.machine.ready_rows import ready_slice_of
 from holdfast.machine.rows import PRIORITIES, READY
 
 __all__ = ["Picked", "Scheduler"]
@@ -287,14 +287,14 @@ class Scheduler:
         ready_ref = self._first_suspect(window, now_ms)
         if ready_ref is None:
             return None
-        _, place, *names = ready_ref
-        window.lines.claiming[place[0]] = names[0], names[1]
-        window.lines.suspects.add(place[0])
+        _, ready_slice, *names = ready_ref
+        window.lines.claiming[ready_slice[0]] = names[0], names[1]
+        window.lines.suspects.add(ready_slice[0])
         window.limiters.take((names[0], names[1]), 1, now_ms)
         window.limiters.take_of_queue(1, now_ms)
         window.picks += 1
         levels = window.limiters.levels([ready_ref], now_ms)
-        return Picked(window, [ready_ref], [], place[2], levels, 1, now_ms, is_suspect=True)
+        return Picked(window, [ready_ref], [], ready_slice[2], levels, 1, now_ms, is_suspect=True)
 
     def _first_suspect(self, window: Window, now_ms: int) -> ReadyRef | None:
         limiters, claiming = window.limiters, window.lines.claiming
@@ -307,17 +307,19 @@ class Scheduler:
         rows = self._reader.scan(start, stop, SUSPECTS_SCANNED + len(window.lines.suspects))
         if rows:
             window.suspect_mark = keys.ready_sequence(rows[0][0])
-        places = [place_of(keys.ready_sequence(key), row) for key, row in rows]
-        places = [place for place in places if place[0] not in claiming]
+        ready_slices = [ready_slice_of(keys.ready_sequence(key), row) for key, row in rows]
+        ready_slices = [ready_slice for ready_slice in ready_slices if ready_slice[0] not in claiming]
         blocked: dict[Name, int] = {}
         found: ReadyRef | None = None
-        for place, task in zip(places, self._machine.executions([place[1] for place in places]), strict=True):
-            if task is None or task.state != READY or not task.is_suspect or task.sequence != place[0]:
+        for ready_slice, task in zip(
+            ready_slices, self._machine.executions([ready_slice[1] for ready_slice in ready_slices]), strict=True
+        ):
+            if task is None or task.state != READY or not task.is_suspect or task.sequence != ready_slice[0]:
                 continue  # the state lags behind the machine
             tenant, limit_key = task.tenant, task.limit_key
             is_closed = limiters.tenant_closed(tenant, now_ms, blocked) is not None
             if not is_closed and limiters.key_closed(limit_key, now_ms, blocked) is None:
-                found = task.priority, place, tenant, limit_key
+                found = task.priority, ready_slice, tenant, limit_key
                 break
         for name, until_ms in blocked.items() if found is None else ():
             self._note_wake(window, name, until_ms)
@@ -371,11 +373,11 @@ class Scheduler:
         if not self._is_open(window):
             return
         lines, limiters = window.lines, window.limiters
-        for _, place, _, _ in picked.ready_refs:
-            if place[3] == 1 and not lines.withdrawn:
-                lines.claiming.pop(place[0], None)
+        for _, ready_slice, _, _ in picked.ready_refs:
+            if ready_slice[3] == 1 and not lines.withdrawn:
+                lines.claiming.pop(ready_slice[0], None)
             else:
-                lines.let_go(place)
+                lines.let_go(ready_slice)
         lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
         limiters.settle(picked.ready_refs)
         lines.give_room_back()
@@ -407,19 +409,21 @@ class Scheduler:
         picked.window = window
         lines = window.lines
         window.picks += picked.tasks
-        for _, place, tenant, limit_key in picked.ready_refs:
-            lines.hold_back(place, (tenant, limit_key))
+        for _, ready_slice, tenant, limit_key in picked.ready_refs:
+            lines.hold_back(ready_slice, (tenant, limit_key))
             if picked.is_suspect:
-                lines.suspects.add(place[0])
+                lines.suspects.add(ready_slice[0])
             window.limiters.adopt(tenant, limit_key)
         lines.withdrawn.update(self._no_longer_ready(picked))
         window.limiters.adopt_levels(picked.levels)
 
     def _no_longer_ready(self, picked: Picked) -> list[int]:
         """The sequences of such tasks."""
-        places = [ready_ref[1] for ready_ref in picked.ready_refs]
-        sequences = [sequence for place in places for sequence in span(place)]
-        task_ids = [later_task_id(place[1], index) for place in places for index in range(place[3])]
+        ready_slices = [ready_ref[1] for ready_ref in picked.ready_refs]
+        sequences = [sequence for ready_slice in ready_slices for sequence in span(ready_slice)]
+        task_ids = [
+            later_task_id(ready_slice[1], index) for ready_slice in ready_slices for index in range(ready_slice[3])
+        ]
         return [
             sequence
             for sequence, task in zip(sequences, self._machine.executions(task_ids), strict=True)

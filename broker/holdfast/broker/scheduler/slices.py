@@ -4,31 +4,31 @@ from collections.abc import Set
 
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.ids import later_task_id
-from holdfast.machine.ready_rows import Place
+from holdfast.machine.ready_rows import ReadySlice
 
 
-def span(place: Place) -> range:
+def span(ready_slice: ReadySlice) -> range:
     """The sequences of its tasks."""
-    return range(place[0], place[0] + place[3])
+    return range(ready_slice[0], ready_slice[0] + ready_slice[3])
 
 
-def part(place: Place, first: int, end: int) -> Place:
+def part(ready_slice: ReadySlice, first: int, end: int) -> ReadySlice:
     """The tasks from a sequence on, up to the one before `end`."""
-    sequence, task_id, size_bytes, _ = place
+    sequence, task_id, size_bytes, _ = ready_slice
     if first > sequence:
         task_id = later_task_id(task_id, first - sequence)
     return first, task_id, size_bytes, end - first
 
 
-def without(place: Place, gone: Set[int]) -> list[Place]:
+def without(ready_slice: ReadySlice, gone: Set[int]) -> list[ReadySlice]:
     """What is left of a place without the tasks of these sequences, all of them its own, in order."""
     if not gone:
-        return [place]
-    left: list[Place] = []
-    first, end = place[0], place[0] + place[3]
+        return [ready_slice]
+    left: list[ReadySlice] = []
+    first, end = ready_slice[0], ready_slice[0] + ready_slice[3]
     for sequence in (*sorted(gone), end):
         if sequence > first:
-            left.append(part(place, first, sequence))
+            left.append(part(ready_slice, first, sequence))
         first = sequence + 1
     return left
 
@@ -41,8 +41,8 @@ def still_there(ready: list[ReadyTask], withdrawn: list[ReadyTask]) -> tuple[lis
     came: set[int] = set()
     stayed: list[ReadyTask] = []
     for task in ready:
-        place = task.sequence, task.task_id, task.size_bytes, task.tasks
-        came.update(span(place))
-        for sequence, task_id, _, count in without(place, gone.intersection(span(place))):
+        ready_slice = task.sequence, task.task_id, task.size_bytes, task.tasks
+        came.update(span(ready_slice))
+        for sequence, task_id, _, count in without(ready_slice, gone.intersection(span(ready_slice))):
             stayed.append(task._replace(sequence=sequence, task_id=task_id, tasks=count))
     return stayed, [task for task in withdrawn if task.sequence not in came]

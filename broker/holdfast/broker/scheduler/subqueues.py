@@ -340,7 +340,7 @@ class RoundRobin(Turns[Tenant]):
             known = SubqueueRow.decode(row)
             subqueue.line = Line(prefix, known.mark, complete=False, is_plain=False)
             if not known.has_rows:
-                shared_state.lines.begin(subqueue.line, known.places())
+                shared_state.lines.begin(subqueue.line, known.ready_slices())
 
     def freed(self, tenant: bytes) -> None:
         """Something of the tenant has ended."""

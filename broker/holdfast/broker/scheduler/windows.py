@@ -7,7 +7,7 @@ from holdfast.broker.scheduler.subqueues import PriorityLevel, RoundRobin, Share
 from holdfast.machine import keys
 from holdfast.machine.effects import ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
-from holdfast.machine.ready_rows import Place
+from holdfast.machine.ready_rows import ReadySlice
 from holdfast.machine.rows import PRIORITIES
 
 SCAN_BUDGET = 512  # sub-queues that a pick may look at in vain, and a few more for each task that it finds
@@ -19,7 +19,7 @@ KEYS_BLOCKED_MAX = 16_384
 EVERYTHING: Name = (0, b"")  # opens all that is blocked
 
 # Tenant and limit key; their line, or the task itself if it is in none that was read; the sub-queue whose turn it is
-Found = tuple[PriorityLevel, Names, Line | Place, Subqueue | None]
+Found = tuple[PriorityLevel, Names, Line | ReadySlice, Subqueue | None]
 
 
 class Window:
@@ -94,19 +94,19 @@ class Window:
 
     def take_back(self, ready_ref: ReadyRef) -> None:
         """What was on its way to a claim and is still ready can be picked again."""
-        priority, place, tenant, limit_key = ready_ref
-        for ready in self.lines.let_go(place):
+        priority, ready_slice, tenant, limit_key = ready_ref
+        for ready in self.lines.let_go(ready_slice):
             self._enter(priority, ready, tenant, limit_key)
 
-    def _enter(self, priority: int, place: Place, tenant: bytes, limit_key: bytes) -> None:
+    def _enter(self, priority: int, ready_slice: ReadySlice, tenant: bytes, limit_key: bytes) -> None:
         level = self.levels[PRIORITIES - 1 - priority]
         if not tenant and not limit_key:
             self._plain[priority] = level
-            self.lines.append(level.line, place)
+            self.lines.append(level.line, ready_slice)
             if level.round_robin is not None and level.round_robin.subqueue(b"", b"") is None:
                 level.round_robin.came(b"", b"")
             return
-        self.ages.came(place[0], place[1])
+        self.ages.came(ready_slice[0], ready_slice[1])
         round_robin = level.round_robin
         if round_robin is None:
             round_robin = level.open_round_robin(self.shared_state)
@@ -116,7 +116,7 @@ class Window:
         if subqueue is None or subqueue.name != limit_key:
             subqueue = None if held is None else held.keys.known.get(limit_key)
         if held is None or subqueue is None:
-            self._enter_new_subqueue(round_robin, place, tenant, limit_key)
+            self._enter_new_subqueue(round_robin, ready_slice, tenant, limit_key)
             return
         if tenant in round_robin.idle:
             round_robin.wake(tenant)
@@ -124,17 +124,19 @@ class Window:
             held.keys.wake(limit_key)
             round_robin.open(tenant)  # it may have been set aside because of its other sub-queues
         if subqueue.line is not None:
-            self.lines.append(subqueue.line, place)
+            self.lines.append(subqueue.line, ready_slice)
 
-    def _enter_new_subqueue(self, round_robin: RoundRobin, place: Place, tenant: bytes, limit_key: bytes) -> None:
+    def _enter_new_subqueue(
+        self, round_robin: RoundRobin, ready_slice: ReadySlice, tenant: bytes, limit_key: bytes
+    ) -> None:
         subqueue = round_robin.came(tenant, limit_key)
         if subqueue is None:
             return
         if subqueue.line is None and self.lines.has_room_for(1):  # with only this task in it, nothing need be read
             prefix = keys.ready_subqueue(self.queue, round_robin.level.priority, tenant, limit_key)
-            subqueue.line = Line(prefix, place[0], complete=True, is_plain=False)
+            subqueue.line = Line(prefix, ready_slice[0], complete=True, is_plain=False)
         if subqueue.line is not None:
-            self.lines.append(subqueue.line, place)
+            self.lines.append(subqueue.line, ready_slice)
 
     def was_withdrawn(self, task: ReadyTask) -> None:
         if self.lines.is_coming(task.sequence):
@@ -155,11 +157,11 @@ class Window:
         elif (line := self._line(mark)) is not None:
             line.cursor = max(line.cursor, mark.sequence)
 
-    def _line(self, place: ReadyTask | Mark) -> Line | None:
-        level = self.level(place.priority)
-        if not place.tenant and not place.limit_key:
+    def _line(self, task: ReadyTask | Mark) -> Line | None:
+        level = self.level(task.priority)
+        if not task.tenant and not task.limit_key:
             return level.line
-        subqueue = None if level.round_robin is None else level.round_robin.subqueue(place.tenant, place.limit_key)
+        subqueue = None if level.round_robin is None else level.round_robin.subqueue(task.tenant, task.limit_key)
         return None if subqueue is None else subqueue.line
 
     # --- what is blocked --------------------------------------------------------------------------------------
@@ -331,7 +333,7 @@ class Window:
         """Where the oldest ready task is that is not blocked; None if there is none among the first."""
         plain, limiters = self._oldest_plain() if self._plain else None, self.limiters
         for oldest in self.ages.oldest_ready(self.lines.claiming, OLDEST_MAX) if self.round_robins else ():
-            if plain is not None and plain[0] < oldest.place[0]:
+            if plain is not None and plain[0] < oldest.ready_slice[0]:
                 break
             if limiters.tenant_closed(oldest.tenant, now_ms) is not None:
                 continue
@@ -371,8 +373,8 @@ class Window:
         level = self.level(oldest.priority)
         subqueue = None if level.round_robin is None else level.round_robin.subqueue(oldest.tenant, oldest.limit_key)
         if subqueue is None or subqueue.line is None:
-            return level, (oldest.tenant, oldest.limit_key), oldest.place, None
+            return level, (oldest.tenant, oldest.limit_key), oldest.ready_slice, None
         if self.lines.head(subqueue.line) is None:
-            self.ages.went(oldest.place[0])
+            self.ages.went(oldest.ready_slice[0])
             return None
         return level, subqueue.names, subqueue.line, None
