@@ -31,6 +31,7 @@ class Proxy(Closed):
         self._refuses = False
         self._closed = False
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.sent = 0  # pieces that callers have sent
         self._listener = socket.create_server((host, port))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -39,11 +40,6 @@ class Proxy(Closed):
     def address(self) -> str:
         host, port = self._listener.getsockname()
         return f"{host}:{port}"
-
-    @property
-    def is_used(self) -> bool:
-        """Whether somebody has come."""
-        return bool(self._pairs)
 
     def set(self, *, requests: Flow = Flow.PASS, answers: Flow = Flow.PASS, refuses: bool = False) -> None:
         """What happens from now on; `refuses` breaks new connections at once."""
@@ -97,6 +93,7 @@ class Proxy(Closed):
     def _pump(self, source: socket.socket, sink: socket.socket, is_request: bool) -> None:
         try:
             while data := source.recv(_CHUNK_BYTES):
+                self.sent += is_request
                 if self._flow_of(source, is_request) is Flow.PASS:
                     sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
