@@ -198,7 +198,7 @@ class PausableRounds(CommitLoop):
 
     def receive(self, sender: str, messages: list[Message]) -> None:
         self._unread.append((sender, messages))
-        self._wanted.set()
+        self._want_round()
         self._read()
 
     def _read(self) -> None:
@@ -207,9 +207,11 @@ class PausableRounds(CommitLoop):
             for sender, messages in unread:
                 super().receive(sender, messages)
 
-    def _beat(self, began_s: float) -> None:
+    def _beat(self) -> None:
         if self.going.is_set():
-            super()._beat(began_s)
+            super()._beat()
+        else:
+            self._beats = None  # it comes again with the next round
 
 
 class Machine:

@@ -96,7 +96,7 @@ class BusyCluster:
 class SilentRounds(PausableRounds):
     """Signs of life wait for the end of a round."""
 
-    def _beat(self, began_s: float) -> None:
+    def _beat(self) -> None:
         """Not in the middle."""
 
 

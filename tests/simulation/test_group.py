@@ -357,7 +357,7 @@ ABLATIONS = {
     ),
     # The log refuses the next entry, which does not follow on what it has.
     "telling only some of a round without room": Ablation(
-        {"Replica": TellsOnlySome, "PausableRounds": NotesWhoIsActive}, 155, has_no_room_alone, (ValueError,)
+        {"Replica": TellsOnlySome, "PausableRounds": NotesWhoIsActive}, 2018, has_no_room_alone, (ValueError,)
     ),
     "refusing what is in the log": Ablation(
         {"WatchedShard": RefusesWhatIsInTheLog}, 171,

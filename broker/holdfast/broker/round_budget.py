@@ -6,6 +6,7 @@ is up to the caller, who lets those go first that were served longest ago.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 ENTRIES_MAX = 1024  # of callers
 BYTES_MAX = 4 * 1024 * 1024  # of callers; the last entry may be larger than what is left
@@ -30,9 +31,7 @@ class RoundBudget:
 
     def share(self) -> "ShardBudget":
         """What one shard may take now."""
-        busy = max(1, self.busy)
-        entries_each = min(SHARD_ENTRIES_MAX, max(SHARD_ENTRIES_MIN, ENTRIES_MAX // busy))
-        bytes_each = min(SHARD_BYTES_MAX, max(SHARD_BYTES_MIN, BYTES_MAX // busy))
+        entries_each, bytes_each = _each_of(self.busy)
         return ShardBudget(self, min(entries_each, self.entries), min(bytes_each, self.size_bytes))
 
     @property
@@ -61,3 +60,11 @@ class ShardBudget:
         self.size_bytes -= size_bytes
         self.budget.entries -= 1
         self.budget.size_bytes -= size_bytes
+
+
+@cache
+def _each_of(busy: int) -> tuple[int, int]:
+    """How many entries, and bytes of them, one of so many busy shards may take."""
+    busy = max(1, busy)
+    entries = min(SHARD_ENTRIES_MAX, max(SHARD_ENTRIES_MIN, ENTRIES_MAX // busy))
+    return entries, min(SHARD_BYTES_MAX, max(SHARD_BYTES_MIN, BYTES_MAX // busy))

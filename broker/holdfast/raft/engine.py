@@ -408,10 +408,14 @@ class ShardRaft(AliveRaft):
 
     def _advance_commit(self) -> None:
         """What a majority has on disk is committed, if it is of this leader's own term."""
-        durable = [self.progress[peer].match_index for peer in self._other_voters]
-        if self.replica in self._voters:
-            durable.append(self.durable_index)
-        index = sorted(durable)[-self._majority]
+        if self.is_alone:
+            index = self.durable_index
+        else:
+            durable = [self.progress[peer].match_index for peer in self._other_voters]
+            if self.replica in self._voters:
+                durable.append(self.durable_index)
+            durable.sort()
+            index = durable[-self._majority]
         if index > self.commit_index and self.term_at(index) == self.term:
             self.commit_index = index
             if self.configuration_index <= index and self.replica not in self._voters:

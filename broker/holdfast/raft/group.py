@@ -45,11 +45,6 @@ class GroupRaft(LibraryRaft):
         """Whether proposals are taken."""
         return self.role == LEADER and self._handing_over_to is None
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody else belongs to the group."""
-        return self.configuration.members == (self.replica,)
-
     # --- what is known of the others --------------------------------------------------------------------------
 
     def peer_lag(self, peer: str) -> int:
@@ -118,6 +113,7 @@ class GroupRaft(LibraryRaft):
         self._others_needed = self._majority - (self.replica in self._voters)
         self._others = frozenset(self.configuration.members) - {self.replica}
         self.others = tuple(sorted(self._others))
+        self.is_alone = self.configuration.members == (self.replica,)  # nobody else belongs to the group
         if self.role == LEADER:
             self._follow_members()
 

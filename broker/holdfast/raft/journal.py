@@ -88,6 +88,7 @@ class MemoryJournal:
         """`entries` are those behind the base; `configuration` is the one that held there."""
         self.former_last = former_last
         self.base_index, self.base_term = base
+        self.last_index = self.base_index
         self._entries: list[LogEntry] = []
         self._configurations: list[Known] = [] if configuration is None else [configuration]
         self.term = term
@@ -95,10 +96,6 @@ class MemoryJournal:
         for entry in entries:
             self.append(entry)
         self.sync()
-
-    @property
-    def last_index(self) -> int:
-        return self.base_index + len(self._entries)
 
     @property
     def configurations(self) -> Sequence[Known]:
@@ -109,6 +106,7 @@ class MemoryJournal:
 
     def append(self, entry: LogEntry) -> None:
         assert entry.index == self.last_index + 1
+        self.last_index = entry.index
         self._entries.append(entry)
         if entry.kind == EntryKind.CONFIGURATION:
             self._configurations.append((entry.index, decode_configuration(entry.command)))
@@ -116,6 +114,7 @@ class MemoryJournal:
     def cut_from(self, index: int) -> None:
         assert index > self.base_index, "what is at the base is committed"
         del self._entries[index - self.base_index - 1 :]
+        self.last_index = index - 1
         while self._configurations and self._configurations[-1][0] > self.last_index:
             self._configurations.pop()
 
@@ -139,6 +138,7 @@ class MemoryJournal:
     def reset(self, index: int, term: int, configuration: Configuration) -> None:
         self._entries = []
         self.base_index, self.base_term = index, term
+        self.last_index = index
         self._configurations = [(index, configuration)]
 
     def wiped(self) -> "MemoryJournal":
@@ -154,5 +154,6 @@ class MemoryJournal:
         entries, configurations, base, term, voted_for = self._durable
         journal = MemoryJournal((), term, voted_for, base=base, former_last=self.former_last)
         journal._entries, journal._configurations = entries[:], configurations[:]
+        journal.last_index += len(entries)
         journal.sync()
         return journal

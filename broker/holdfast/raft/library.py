@@ -21,8 +21,7 @@ from holdfast.raft.messages import EntryKind, LogEntry
 
 _WANTED_VERSION = "0.3.17"
 _ATTRIBUTES = (
-    "raftState", "raftCurrentTerm", "votedForNodeId", "raftLeader", "raftElectionDeadline", "raftLog",
-    "raftCommitIndex", "raftLastApplied", "noopIDx",
+    "raftState", "raftCurrentTerm", "votedForNodeId", "raftLeader", "raftLog", "noopIDx",
 )  # fmt: skip
 _METHODS = ("onMessageReceived", "onBecomeLeader", "setCurrentTerm", "setState", "sendAppendEntries")
 
@@ -137,7 +136,7 @@ class _Library(SyncObj):  # type: ignore[misc]  # the library has no types
 
 
 class LibraryRaft:
-    """The library's state of one replica, with plain names."""
+    """The library's state of one replica, with plain names: what its steps change is read after each of them."""
 
     def __init__(self, setup: Setup) -> None:
         self.draw = setup.draw
@@ -145,75 +144,42 @@ class LibraryRaft:
         self.replica = setup.replica
         self.journal = setup.journal
         self._library = _Library(setup.replica, setup.journal)
+        self.commit_index = self.applied_index = setup.journal.base_index
+        self.election_deadline_s = 0.0
+        self._read_library()
 
     # --- its state, with plain names --------------------------------------------------------------------------
 
-    @property
-    def role(self) -> int:
-        role: int = self._library._SyncObj__raftState
-        return role
-
-    @property
-    def term(self) -> int:
-        term: int = self._library._SyncObj__raftCurrentTerm
-        return term
-
-    @property
-    def voted_for(self) -> str | None:
-        voted: str | None = self._library._SyncObj__votedForNodeId
-        return voted
-
-    @property
-    def leader(self) -> str | None:
-        node = self._library._SyncObj__raftLeader
-        return None if node is None else str(node.id)
+    def _read_library(self) -> None:
+        library = self._library
+        self.role: int = library._SyncObj__raftState
+        self.term: int = library._SyncObj__raftCurrentTerm
+        self.voted_for: str | None = library._SyncObj__votedForNodeId
+        leader = library._SyncObj__raftLeader
+        self.leader: str | None = None if leader is None else str(leader.id)
+        self.first_own_index = int(library._SyncObj__noopIDx or 0)  # the entry with which this leader began
 
     def follow(self, leader: str | None) -> None:
         """Becomes, or stays, a follower; of nobody known yet if there is no leader."""
         self._library._SyncObj__raftLeader = None if leader is None else Node(leader)
         self._library._SyncObj__setState(FOLLOWER)
+        self._read_library()
 
     def stand(self) -> None:
         """Becomes a candidate."""
         self._library._SyncObj__raftLeader = None
         self._library._SyncObj__setState(CANDIDATE)
+        self._read_library()
 
     def set_term(self, term: int, voted_for: str | None) -> None:
         """Term and vote go into the journal together."""
         self._library._SyncObj__setCurrentTerm(term, voted_for)
+        self._read_library()
 
     def lead(self) -> None:
         """Becomes the leader, with an entry of its own term at the end of its log."""
         self._library._SyncObj__onBecomeLeader()
-
-    @property
-    def first_own_index(self) -> int:
-        """The entry with which this leader began."""
-        return int(self._library._SyncObj__noopIDx or 0)
-
-    @property
-    def election_deadline_s(self) -> float:
-        return float(self._library._SyncObj__raftElectionDeadline)
-
-    @election_deadline_s.setter
-    def election_deadline_s(self, deadline_s: float) -> None:
-        self._library._SyncObj__raftElectionDeadline = deadline_s
-
-    @property
-    def commit_index(self) -> int:
-        return int(self._library._SyncObj__raftCommitIndex)
-
-    @commit_index.setter
-    def commit_index(self, index: int) -> None:
-        self._library._SyncObj__raftCommitIndex = index
-
-    @property
-    def applied_index(self) -> int:
-        return int(self._library._SyncObj__raftLastApplied)
-
-    @applied_index.setter
-    def applied_index(self, index: int) -> None:
-        self._library._SyncObj__raftLastApplied = index
+        self._read_library()
 
     def draw_election_s(self) -> float:
         """How long to wait for a sign of a leader, this time."""

@@ -109,11 +109,12 @@ class NodeJournal:
         self._log = log
         self._shard = shard
         self._hard = hard
+        self.base_index = hard.base_index
         self._term_starts = [index for index, _ in log.terms(shard)]
         self._terms = [term for _, term in log.terms(shard)]
-        self._last_index = max(hard.base_index, log.last_index(shard))
+        self.last_index = max(hard.base_index, log.last_index(shard))
         # Up to here the log itself has what this journal has. Further on it may have what was cut.
-        self._durable_index = self._last_index
+        self._durable_index = self.last_index
         self._recent: deque[LogEntry] = deque()  # the newest entries, without a gap up to the last
         self._recent_bytes = 0
         self._old: dict[int, LogEntry] = {}  # what was read last of the older ones
@@ -161,21 +162,22 @@ class NodeJournal:
         self._keep(tombstone)
 
     def _end_to_keep(self) -> Last:
-        term = self.term_at(self._last_index)
+        term = self.term_at(self.last_index)
         assert term is not None
-        return max(self._hard.former_last, (term, self._last_index))
+        return max(self._hard.former_last, (term, self.last_index))
 
     # --- what must not be forgotten ---------------------------------------------------------------------------
 
     def _keep(self, hard: HardState) -> None:
         self._hard = hard
+        self.base_index = hard.base_index
         self.is_durable = False
         self._log.stage_hard_state(self._shard, hard.encode())
 
     def synced(self) -> None:
         """All that was staged is durable."""
         self.is_durable = True
-        self._durable_index = self._last_index
+        self._durable_index = self.last_index
 
     @property
     def group(self) -> int:
@@ -184,10 +186,6 @@ class NodeJournal:
     @property
     def state_name(self) -> str:
         return self._hard.state_name
-
-    @property
-    def base_index(self) -> int:
-        return self._hard.base_index
 
     @property
     def base_term(self) -> int:
@@ -215,13 +213,9 @@ class NodeJournal:
 
     # --- entries ----------------------------------------------------------------------------------------------
 
-    @property
-    def last_index(self) -> int:
-        return self._last_index
-
     def entry_at(self, index: int) -> LogEntry:
-        assert self._hard.base_index < index <= self._last_index, "the log does not have it"
-        first_recent = self._last_index - len(self._recent) + 1
+        assert self.base_index < index <= self.last_index, "the log does not have it"
+        first_recent = self.last_index - len(self._recent) + 1
         if index >= first_recent:
             return self._recent[index - first_recent]
         return self._old.get(index) or self._read(index)
@@ -230,7 +224,7 @@ class NodeJournal:
         """From the log, with those that follow: whoever asks for one will ask for them too."""
         self._old = {}
         size_bytes = 0
-        first_recent = self._last_index - len(self._recent) + 1
+        first_recent = self.last_index - len(self._recent) + 1
         for entry in islice(self._log.entries(self._shard, index - 1), READ_ENTRIES):
             if entry.index >= first_recent:
                 break  # the log may still have what was cut and replaced: that is not durable before the next sync
@@ -248,16 +242,16 @@ class NodeJournal:
         return self._old[index]
 
     def term_at(self, index: int) -> int | None:
-        if index == self._hard.base_index:
+        if index == self.base_index:
             return self._hard.base_term
-        if not self._hard.base_index < index <= self._last_index:
+        if not self.base_index < index <= self.last_index:
             return None
         return self._terms[bisect_right(self._term_starts, index) - 1]
 
     def append(self, entry: LogEntry) -> None:
         self._log.stage_entry(self._shard, entry.index, entry.term, entry.command, head=bytes((entry.kind,)))
         self.is_durable = False
-        self._last_index = entry.index
+        self.last_index = entry.index
         self._recent.append(entry)
         self._recent_bytes += entry.size_bytes
         if not self._terms or self._terms[-1] != entry.term:
@@ -274,11 +268,11 @@ class NodeJournal:
             self._recent_bytes -= self._recent.popleft().size_bytes
 
     def cut_from(self, index: int) -> None:
-        assert index > self._hard.base_index, "what is at the base is committed"
+        assert index > self.base_index, "what is at the base is committed"
         self._log.stage_truncate(self._shard, index)
         self.is_durable = False
-        self._last_index = index - 1
-        self._durable_index = min(self._durable_index, self._last_index)
+        self.last_index = index - 1
+        self._durable_index = min(self._durable_index, self.last_index)
         while self._recent and self._recent[-1].index >= index:
             self._recent_bytes -= self._recent.pop().size_bytes
         self._old = {}
@@ -300,19 +294,19 @@ class NodeJournal:
             del configurations[0]
         self._keep(replace(self._hard, base_index=index, base_term=term, configurations=tuple(configurations)))
         self._drop_terms()
-        first_recent = self._last_index - len(self._recent) + 1
+        first_recent = self.last_index - len(self._recent) + 1
         for _ in range(max(0, min(len(self._recent), index - first_recent + 1))):
             self._recent_bytes -= self._recent.popleft().size_bytes
         self._old = {}
 
     def _drop_terms(self) -> None:
         """Forgets the terms up to the base; the one that the base is in the middle of begins after it now."""
-        first = self._hard.base_index + 1
+        first = self.base_index + 1
         position = bisect_right(self._term_starts, first) - 1
         if position >= 0:
             del self._term_starts[:position], self._terms[:position]
             self._term_starts[0] = first
-        if first > self._last_index:
+        if first > self.last_index:
             self._term_starts, self._terms = [], []
 
     def reset(self, index: int, term: int, configuration: Configuration) -> None:
@@ -330,7 +324,7 @@ class NodeJournal:
         )
 
     def _empty(self, last_index: int) -> None:
-        self._last_index = last_index
+        self.last_index = last_index
         self._durable_index = 0
         self._recent.clear()
         self._recent_bytes = 0

@@ -26,8 +26,9 @@ class Ready:
 
     def synced(self) -> None:
         """All that was promised is durable."""
-        self.messages += self.after_sync
-        self.after_sync.clear()
+        if self.after_sync:
+            self.messages += self.after_sync
+            self.after_sync.clear()
 
     def drop_after_sync(self) -> None:
         """What they rest on is gone, and they have not left."""

@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -22,28 +21,70 @@ _log = get_logger(__name__)
 
 
 class Watched:
-    """Work of the thread, for whoever waits for it: in line, for a bounded time, or beside what else the loop does."""
+    """Work of the thread, for whoever waits for it: in line, for a bounded time, or beside what else the loop does.
 
-    def __init__(self, ended: Future[float]) -> None:
-        self._ended = ended
+    Made of a lock and little else: a future of `concurrent` costs more than a fast disk.
+    """
+
+    __slots__ = ("_error", "_has_ended", "_is_cancelled", "_is_running", "_loop", "_seconds", "_woken", "_work")
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._is_running = threading.Lock()  # of the thread, until it has ended
+        self._is_running.acquire()
+        self._is_cancelled = self._has_ended = False
+        self._error: BaseException | None = None
+        self._seconds = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None  # of whoever awaits it
+        self._woken: asyncio.Future[None] | None = None
+
+    def run(self, monotonic: Callable[[], float]) -> None:
+        """In the thread."""
+        began_s = monotonic()
+        try:
+            if not self._is_cancelled:
+                self._work()
+        except BaseException as failure:  # noqa: BLE001 - it is for whoever waits
+            self._error = failure
+        self._seconds = monotonic() - began_s
+        del self._work  # a round can be large, and the next one may be far
+
+    def end(self) -> None:
+        """In the thread, when all that it does is done."""
+        self._has_ended = True
+        self._is_running.release()
+        # Whoever awaits it says so first and then looks whether it has ended: one of the two sees the other.
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop may be closed, and then nobody waits any more
+                self._loop.call_soon_threadsafe(self._wake)
 
     def done(self) -> bool:
-        return self._ended.done()
+        return self._has_ended
 
     def wait(self, seconds_max: float) -> None:
         """Blocks until it is done, or for so long."""
-        with suppress(TimeoutError):
-            self._ended.exception(seconds_max)
+        if self._is_running.acquire(timeout=seconds_max):
+            self._is_running.release()
 
     def __await__(self) -> Generator[Any, None, float]:
         """For how many seconds it ran."""
-        if not self._ended.done():
-            yield from asyncio.wrap_future(self._ended).__await__()
-        return self._ended.result()
+        if not self._has_ended:
+            loop = asyncio.get_running_loop()
+            self._woken = loop.create_future()
+            self._loop = loop
+            if not self._has_ended:
+                yield from self._woken
+        if self._error is not None:
+            raise self._error
+        return self._seconds
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     def cancel(self) -> None:
         """It is not to be begun any more. What has begun goes on."""
-        self._ended.cancel()
+        self._is_cancelled = True
 
 
 class WatchedThread:
@@ -53,15 +94,15 @@ class WatchedThread:
         self._monotonic = monotonic
         self._began_s: float | None = None
         # No executor: to hand work over to one costs more than the work.
-        self._given: SimpleQueue[tuple[Work, Future[float]] | None] = SimpleQueue()
+        self._given: SimpleQueue[Watched | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def begin(self, work: Work) -> Watched:
-        ended: Future[float] = Future()
+        watched = Watched(work)
         self._began_s = self._monotonic()
-        self._given.put((work, ended))
-        return Watched(ended)
+        self._given.put(watched)
+        return watched
 
     def close(self) -> None:
         """Returns once what was begun is done. May be called more than once."""
@@ -70,22 +111,10 @@ class WatchedThread:
 
     def _serve(self) -> None:
         while (given := self._given.get()) is not None:
-            self._run(*given)
-            del given  # a round can be large, and the next one may be far
-
-    def _run(self, work: Work, ended: Future[float]) -> None:
-        is_wanted, error = ended.set_running_or_notify_cancel(), None
-        began_s = self._monotonic()
-        try:
-            if is_wanted:
-                work()
-        except BaseException as failure:  # noqa: BLE001 - it is for whoever waits
-            error = failure
-        self._began_s = None
-        if error is not None:
-            ended.set_exception(error)
-        elif is_wanted:
-            ended.set_result(self._monotonic() - began_s)
+            given.run(self._monotonic)
+            self._began_s = None
+            given.end()
+            del given
 
     @property
     def busy_s(self) -> float:

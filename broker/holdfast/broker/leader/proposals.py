@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from itertools import takewhile
 
 from holdfast.broker.round_budget import RoundBudget
 from holdfast.broker.scheduler.scheduler import Picked
@@ -47,6 +46,7 @@ class ProposalQueue:
         self._waiting: deque[Proposal] = deque()
         self._housekeeping: deque[Proposal] = deque()
         self._staged: dict[int, Proposal] = {}  # by index, in order
+        self.staged_housekeeping = 0  # how many of these
         self._calls = 0  # that take room
         self._calls_bytes = 0
 
@@ -94,13 +94,15 @@ class ProposalQueue:
         """What the next round appends: callers first, then a little housekeeping. It is the caller's to stage."""
         budget = budget or RoundBudget()
         taken: list[Proposal] = []
-        share = budget.share()
-        while self._waiting and share.has_room:
-            proposal = self._waiting.popleft()
-            share.take(len(proposal.payload))
-            taken.append(proposal)
-        for _ in range(min(budget.housekeeping_each, len(self._housekeeping))):
-            taken.append(self._housekeeping.popleft())
+        if self._waiting:
+            share = budget.share()
+            while self._waiting and share.has_room:
+                proposal = self._waiting.popleft()
+                share.take(len(proposal.payload))
+                taken.append(proposal)
+        if self._housekeeping:
+            for _ in range(min(budget.housekeeping_each, len(self._housekeeping))):
+                taken.append(self._housekeeping.popleft())
         return taken
 
     def drop_waiting(self) -> list[Proposal]:
@@ -117,18 +119,24 @@ class ProposalQueue:
     def stage(self, index: int, proposal: Proposal) -> None:
         """One that was taken for a round has this place in the log."""
         self._staged[index] = proposal
+        self.staged_housekeeping += not proposal.is_callers
 
     def staged_at(self, index: int) -> Proposal | None:
         return self._staged.get(index)
 
     def applied(self, last_index: int) -> None:
         """What is staged up to this entry is in the state."""
-        for index in list(takewhile(lambda index: index <= last_index, self._staged)):
-            self._give_back_room(self._staged.pop(index))
+        staged = self._staged
+        while staged and (index := next(iter(staged))) <= last_index:
+            self._left(staged.pop(index))
 
     def drop_staged(self, last_index: int = 0) -> list[Proposal]:
         """Forgets all that are staged after this entry; the caller rejects what it gets."""
         dropped = [self._staged.pop(index) for index in list(self._staged) if index > last_index]
         for proposal in dropped:
-            self._give_back_room(proposal)
+            self._left(proposal)
         return dropped
+
+    def _left(self, proposal: Proposal) -> None:
+        self.staged_housekeeping -= not proposal.is_callers
+        self._give_back_room(proposal)

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol
 
 from holdfast.broker.leader.roles import WriteGuard
@@ -42,6 +43,7 @@ BEATS_SECONDS_MAX = 1.5
 INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
 INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
 FULL_SECONDS = 0.1  # between rounds when the disk has no room
+IDLE_SECONDS_MAX = 1.0  # between rounds when no replica has a deadline
 
 _log = get_logger(__name__)
 
@@ -147,9 +149,13 @@ class CommitLoop:
         self._inbox_bytes = 0
         self._is_paused = False
         self._turns = 0  # that replicas have had
+        self._began_s = 0.0  # the newest round
         self._beats: asyncio.TimerHandle | None = None
-        self._wanted = asyncio.Event()
-        self._is_waiting = False  # for something to do
+        self._beats_of_s = 0.0  # the round for which that is set
+        self._is_wanted = False  # a round, though no replica is active and nothing has come
+        self._waiting: asyncio.Future[None] | None = None  # for something to do
+        self._deadline: asyncio.TimerHandle | None = None  # of the replica that is due first, or a little before
+        self._deadline_s = 0.0
         self._newcomers: Newcomers | None = None  # None: there are no others
         self._stopping = False
         self._has_synced = False
@@ -177,7 +183,7 @@ class CommitLoop:
         self.detach(replica)
         done = asyncio.get_running_loop().create_future()
         self._leaving[replica.number] = _Leaving(replica, replica.journal, done)
-        self._wanted.set()
+        self._want_round()
         await asyncio.shield(done)
 
     @property
@@ -188,7 +194,7 @@ class CommitLoop:
         """A replica has something for a round."""
         if number in self._replicas:  # somebody may not have heard yet that it was detached
             self._active[number] = self._replicas[number]
-            self._wanted.set()
+            self._end_wait()
 
     def receive(self, sender: str, messages: list[Message]) -> None:
         """What another node says; it is dealt with in the next round. If that has to wait, it is known at once that the
@@ -196,7 +202,7 @@ class CommitLoop:
         now_s = self._monotonic()
         for message in messages:
             number, group, data = message
-            is_first = self._is_waiting and not self._inbox  # of a round that begins at once
+            is_first = self._waiting is not None and not self._inbox  # of a round that begins at once
             self._inbox.append((sender, message))
             self._inbox_bytes += len(data)
             replica = None if is_first else self._replicas.get(number)
@@ -205,24 +211,34 @@ class CommitLoop:
         if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
             self._is_paused = True
             self.wire.pause_reading()
-        self._wanted.set()
+        self._end_wait()
 
     async def run(self, newcomers: Newcomers | None = None) -> None:
         """Works until stopped and nothing waits. Raises DiskFailedError when the disk fails: that must end the node."""
         self._newcomers = newcomers
-        while True:
-            began_s = self._monotonic()
-            self._beats = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat, began_s)
-            try:
-                has_synced = await self._round(began_s)
-            finally:
-                self._beats.cancel()
-            await asyncio.sleep(0)  # the network and the callers get their turn
-            self._metrics.round_seconds.observe(self._monotonic() - began_s)
-            if self._stopping and not has_synced and not self._active:
+        try:
+            while await self._round_and_wait():
+                pass
+        finally:
+            for timer in (self._beats, self._deadline):
+                if timer is not None:
+                    timer.cancel()
+
+    async def _round_and_wait(self) -> bool:
+        """Whether there is to be another round."""
+        self._began_s = began_s = self._monotonic()
+        self._is_wanted = False
+        if self._beats is None:
+            self._watch_beats(BEAT_SECONDS)
+        has_synced = await self._round(began_s)
+        self._metrics.round_seconds.observe(self._monotonic() - began_s)
+        if self._stopping and not has_synced and not self._active:
+            await asyncio.sleep(0)  # the callers get their turn
+            if not self._active:
                 self._leave_the_rest()
-                return
-            await self._wait()
+                return False
+        await self._wait()
+        return True
 
     async def _round(self, now_s: float) -> bool:
         """Returns whether there was anything to sync."""
@@ -238,11 +254,12 @@ class CommitLoop:
         else:
             self._finish(active)
         await self.apply(active, callers_first=True)
-        for replica in _driven(active):
-            replica.end_round()
-            self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
-            if replica.is_unfinished:
-                self._active[replica.number] = replica
+        for replica in active:
+            if not replica.is_detached:
+                replica.end_round()
+                self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
+                if replica.is_unfinished:
+                    self._active[replica.number] = replica
         return flush is not None
 
     def step(self, active: list[Replica], now_s: float) -> int:
@@ -250,12 +267,12 @@ class CommitLoop:
         what others lack each for itself: a shard whose housekeeping was taken, but not its callers, has waited."""
         budget = RoundBudget(busy=sum(replica.shard.has_work for replica in active))
         entries = 0
-        for replica in sorted(active, key=lambda replica: replica.staged_turn):
+        for replica in _in_turn(active, _STAGED_TURN):
             left = budget.entries
             entries += replica.step(now_s, budget)
             if budget.entries < left or not replica.shard.callers_wait:
                 replica.staged_turn = self._next_turn()
-        for replica in sorted(active, key=lambda replica: replica.sent_turn):
+        for replica in _in_turn(active, _SENT_TURN):
             if replica.replicate(budget):
                 replica.sent_turn = self._next_turn()
         return entries
@@ -264,15 +281,28 @@ class CommitLoop:
         self._turns += 1
         return self._turns
 
-    def _beat(self, began_s: float) -> None:
-        """In the middle of a round: the engines are frozen or busy, but their heartbeats and echoes promise nothing."""
-        now_s = self._monotonic()
-        if now_s - began_s > BEATS_SECONDS_MAX:
+    def _beat(self) -> None:
+        """In the middle of a round: the engines are frozen or busy, but their heartbeats and echoes promise nothing.
+
+        The timer outlives rounds that are short; the next one begins it anew where it ended between two."""
+        self._beats = None
+        if self._waiting is not None:
             return
-        self._beats = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat, began_s)
+        now_s = self._monotonic()
+        lasts_s = now_s - self._began_s
+        if lasts_s > BEATS_SECONDS_MAX:
+            return
+        if self._beats_of_s != self._began_s:  # that one has ended
+            self._watch_beats(max(0.0, BEAT_SECONDS - lasts_s))
+            return
+        self._watch_beats(BEAT_SECONDS)
         for replica in self._replicas.values():
             replica.beat(now_s)
         self._send(self._replicas.values())
+
+    def _watch_beats(self, pause_s: float) -> None:
+        self._beats_of_s = self._began_s
+        self._beats = asyncio.get_running_loop().call_later(pause_s, self._beat)
 
     def _take_active(self, now_s: float) -> list[Replica]:
         for number, deadline_s in self._deadlines_s.items():
@@ -323,9 +353,12 @@ class CommitLoop:
     def _send(self, active: Iterable[Replica]) -> None:
         """One frame for each node, with what all shards have to say to it. Those who hear the same share it."""
         outgoing: dict[str, list[Message]] = {}
-        for replica in _driven(active):
-            for to, data in replica.take_outgoing():
-                outgoing.setdefault(to, []).append((replica.number, replica.group, data))
+        for replica in active:
+            if replica.has_outgoing and not replica.is_detached:
+                for to, data in replica.take_outgoing():
+                    outgoing.setdefault(to, []).append((replica.number, replica.group, data))
+        if not outgoing:
+            return
         together: dict[tuple[int, ...], list[str]] = {}
         for to, messages in outgoing.items():
             together.setdefault(tuple(id(data) for _, _, data in messages), []).append(to)
@@ -364,8 +397,9 @@ class CommitLoop:
 
     def _finish(self, active: list[Replica]) -> None:
         """What was staged is durable: promises may leave."""
-        for replica in _driven(active):
-            replica.synced()
+        for replica in active:
+            if not replica.is_detached:
+                replica.synced()
         self._send(active)
 
     async def apply(self, active: list[Replica], *, callers_first: bool, syncing: Sync | None = None) -> None:
@@ -375,11 +409,12 @@ class CommitLoop:
         While a sync runs nothing is left out. After it housekeeping yields to callers of all shards: the sync of those
         who came meanwhile begins at once, and housekeeping is applied beside it.
         """
-        ends_s = self._monotonic() + APPLY_SECONDS_MAX
         wanting = [replica for replica in active if not replica.is_detached and replica.has_to_apply]
-        line = deque(sorted(wanting, key=lambda replica: replica.applied_turn))
-        if callers_first:
-            line = deque(sorted(line, key=lambda replica: replica.shard.only_housekeeping_is_left))
+        if not wanting:
+            return
+        ends_s = self._monotonic() + APPLY_SECONDS_MAX
+        wanting = _in_turn(wanting, _APPLIED_TURN)
+        line = deque(_in_turn(wanting, _ONLY_HOUSEKEEPING) if callers_first else wanting)
         while line:
             replica = line.popleft()
             if replica.is_detached or (callers_first and self._yields(replica)):
@@ -424,7 +459,7 @@ class CommitLoop:
                 _settle(leaving.done)
                 continue
             leaving.journal, leaving.is_staged = journal, False
-            self._wanted.set()
+            self._want_round()
 
     def _leave_the_rest(self) -> None:
         """The node stops; it finds them again when it starts."""
@@ -433,29 +468,62 @@ class CommitLoop:
         self._leaving.clear()
 
     async def _wait(self) -> None:
-        """Until something is to be done, or a deadline has come. All that it was asked for until then is dealt with in
-        the next round, so it is not asked for again."""
-        if not (self._active or self._inbox or self._stopping or self._wanted.is_set()):
-            due_s = min(self._deadlines_s.values(), default=None) if self._deadlines_s else None
-            delay_s = 1.0 if due_s is None else max(0.0, due_s - self._monotonic())
-            timer = asyncio.get_running_loop().call_later(delay_s, self._wanted.set)
-            self._is_waiting = True
-            try:
-                await self._wanted.wait()
-            finally:
-                self._is_waiting = False
-                timer.cancel()
-        self._wanted.clear()
+        """Until something is to be done, or a deadline has come. The network and the callers get their turn in any
+        case."""
+        if self._active or self._inbox or self._stopping or self._is_wanted:
+            await asyncio.sleep(0)
+            return
+        self._watch_deadlines()
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _end_wait(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _want_round(self) -> None:
+        self._is_wanted = True
+        self._end_wait()
+
+    def _watch_deadlines(self) -> None:
+        """A round begins when the first replica is due. Deadlines move with every round, nearly always away: the timer
+        stays where it is, and looks anew when it ends."""
+        due_s = min(self._deadlines_s.values(), default=self._monotonic() + IDLE_SECONDS_MAX)
+        if self._deadline is not None:
+            if self._deadline_s <= due_s:
+                return
+            self._deadline.cancel()
+        delay_s = max(0.0, due_s - self._monotonic())
+        self._deadline_s = due_s
+        self._deadline = asyncio.get_running_loop().call_later(delay_s, self._deadline_came)
+
+    def _deadline_came(self) -> None:
+        self._deadline = None
+        if self._waiting is None:
+            return  # a round is under way: it sees what is due, and so does the next wait
+        if min(self._deadlines_s.values(), default=0.0) <= self._deadline_s:
+            self._end_wait()
+        else:
+            self._watch_deadlines()
 
     def stop(self) -> None:
         """Ends `run` once nothing waits any more."""
         self._stopping = True
-        self._wanted.set()
+        self._end_wait()
 
 
-def _driven(active: Iterable[Replica]) -> list[Replica]:
-    """A replica may be detached in the middle of a round."""
-    return [replica for replica in active if not replica.is_detached]
+_STAGED_TURN = attrgetter("staged_turn")
+_SENT_TURN = attrgetter("sent_turn")
+_APPLIED_TURN = attrgetter("applied_turn")
+_ONLY_HOUSEKEEPING = attrgetter("shard.only_housekeeping_is_left")
+
+
+def _in_turn(replicas: list[Replica], turn: Callable[[Replica], int]) -> list[Replica]:
+    """Whoever had its turn longest ago goes first."""
+    return replicas if len(replicas) < 2 else sorted(replicas, key=turn)
 
 
 def _settle(done: asyncio.Future[None]) -> None:

@@ -120,20 +120,22 @@ class Replica:
         is_poll_due = now_s >= self._poll_due_s
         if not self.shard.serves:
             self._time_ms = 0
-        elif not self._time_ms or now_s >= self._time_read_s + TIME_SECONDS:
+        elif now_s >= self._time_read_s + TIME_SECONDS or not self._time_ms:
             # From the first moment on: whoever leads next begins with what it heard.
             self._time_ms, self._time_read_s = self.shard.time_ms(), now_s
         if is_poll_due:
             self._poll_due_s = now_s + POLL_SECONDS
         self.raft.tick(now_s)
-        self._take_new_state()
+        if self._new_state is not None:
+            self._take_new_state(self._new_state)
         if self._compact_to > self.journal.base_index:
             needed_after = self._host.log_needed_after(self.number)
             keep_after = self._compact_to if needed_after is None else min(self._compact_to, needed_after)
             self.raft.compact(min(keep_after, self.shard.applied_index))
-        requests, self._requests = self._requests, []
-        for act in requests:
-            act()
+        if self._requests:
+            requests, self._requests = self._requests, []
+            for act in requests:
+                act()
         if is_poll_due:
             self._host.replica_polled(self.number, now_s)
         self._follow_role()
@@ -162,6 +164,10 @@ class Replica:
         """Shard time for heartbeats: what time it is at least. The next leader begins as late as this is, and one that
         finds itself far behind moves time at once: were it late, leases would end early after a few leaders."""
         return carried_on(self._time_ms, (self._now_s - self._time_read_s) * 1000).least_ms
+
+    @property
+    def has_outgoing(self) -> bool:
+        return bool(self.raft.ready.messages)
 
     def take_outgoing(self) -> list[tuple[str, bytes]]:
         return encode_each(self.raft.ready.take())
@@ -194,7 +200,8 @@ class Replica:
         """Tells those who wait for something to happen."""
         if self.shard.reads_wait:
             self.shard.step_reads()
-        self._notify_watchers()
+        if self._watchers:
+            self._notify_watchers()
 
     def _notify_watchers(self) -> None:
         watchers, self._watchers = self._watchers, []
@@ -213,8 +220,8 @@ class Replica:
     @property
     def is_unfinished(self) -> bool:
         """Whether there is something to do that no event will announce."""
-        is_staged = bool(self.raft.ready.messages) or not self.journal.is_durable
-        return self.has_to_apply or self.shard.has_work or is_staged or self.raft.has_to_send
+        is_staged = not self.journal.is_durable or self.has_outgoing
+        return is_staged or self.has_to_apply or self.shard.has_work or self.raft.has_to_send
 
     def dropped(self, refused: RefusedError) -> None:
         """There was no room for the round: what was staged is gone, here. Others may have been sent it.
@@ -314,10 +321,8 @@ class Replica:
         else:
             self._new_state = new
 
-    def _take_new_state(self) -> None:
-        new, self._new_state = self._new_state, None
-        if new is None:
-            return
+    def _take_new_state(self, new: NewState) -> None:
+        self._new_state = None
         self.journal.next_state_name = new.name
         if not self.raft.install_snapshot(new.sender, new.term, new.index, new.index_term, new.configuration):
             new.ended(False, new.state)

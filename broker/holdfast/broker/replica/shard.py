@@ -363,22 +363,24 @@ class Shard:
         With `callers_first`, housekeeping is left while callers wait for a round, unless others wait behind it for
         their answers. To be followed by a call without it: what was agreed later cannot be applied before.
         """
-        began = time.perf_counter()
-        while committed := self._replicator.committed(APPLY_ENTRIES_MAX):
+        began = started = time.perf_counter()
+        replicator = self._replicator
+        while replicator.ready_index > self._committed_index and (committed := replicator.committed(APPLY_ENTRIES_MAX)):
             position = 0
             while position < len(committed):
                 if callers_first and self.callers_wait and self._is_all_housekeeping(committed[position:]):
                     return False
-                started = time.perf_counter()
                 position, applied = self._apply_slice(committed, position, started)
                 self._follow(await self._commit(), applied)
-                self._replicator.applied(self._committed_index)
+                replicator.applied(self._committed_index)
                 if committed[position - 1].kind == EntryKind.PROBE:
                     self._host.probe_reached(self.number, self._committed_index)
-                self._metrics.apply_seconds.observe(time.perf_counter() - started)
+                ended = time.perf_counter()
+                self._metrics.apply_seconds.observe(ended - started)
                 if position < len(committed):
                     await asyncio.sleep(0)
-                if time.perf_counter() - began > APPLY_SECONDS_MAX:
+                started = time.perf_counter()
+                if started - began > APPLY_SECONDS_MAX:
                     return False
         self.step_reads()
         return True
@@ -417,6 +419,8 @@ class Shard:
     def only_housekeeping_is_left(self) -> bool:
         """Whether nobody waits for an answer to what is to be applied next. A follower answers nobody, but it must keep
         up with its leader: what it has to apply is no housekeeping."""
+        if not self.proposals.staged_housekeeping:
+            return False
         last_index = min(self._replicator.ready_index, self._committed_index + APPLY_ENTRIES_MAX)
         proposals = [self.proposals.staged_at(index) for index in range(self._committed_index + 1, last_index + 1)]
         return all(proposal is not None and not proposal.is_callers for proposal in proposals)
