@@ -1,7 +1,6 @@
 """What a node counts, for Prometheus. The only file of the broker that knows prometheus_client.
 
-Hot paths count once per batch (`inc(n)`) and resolve labels once: `rpc(method)` and `rejected(reason)` hand out
-children that the caller or this class keeps.
+Hot paths count once per batch (`inc(n)`), and what they count are plain numbers until somebody looks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,9 +9,7 @@ from typing import NamedTuple
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
-    Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     generate_latest,
 )
@@ -20,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from holdfast.broker.histograms import BOUNDS_MS
-from holdfast.serving.metrics import CallMetrics, MethodMetrics
+from holdfast.serving.metrics import CallMetrics, MethodMetrics, Spread, Total, TotalsBy
 
 QUEUES_MAX = 1000
 LATENCIES_MAX = 200  # pairs of queue and type
@@ -66,14 +63,14 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
 
-        def counter(name: str, doc: str, *labels: str) -> Counter:
-            return Counter(f"holdfast_{name}", doc, labels, registry=self._registry)
+        def counter(name: str, doc: str) -> Total:
+            return Total(f"holdfast_{name}", doc, self._registry)
 
         def gauge(name: str, doc: str) -> Gauge:
             return Gauge(f"holdfast_{name}", doc, registry=self._registry)
 
-        def histogram(name: str, doc: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"holdfast_{name}", doc, labels, buckets=buckets, registry=self._registry)
+        def histogram(name: str, doc: str, bounds: tuple[float, ...]) -> Spread:
+            return Spread(f"holdfast_{name}", doc, bounds, self._registry)
 
         # What happened to tasks
         self.tasks_enqueued = counter("tasks_enqueued", "Tasks accepted, duplicates not included")
@@ -93,8 +90,9 @@ class Metrics:
         self.webhooks_failed = counter("webhooks_failed", "Messages to other systems that were given up or dropped")
 
         # Calls
-        self._rejections = counter("rejections", "Refused items and calls by reason", "reason")
-        self._rejections_by_reason: dict[str, Counter] = {}
+        self._rejections = TotalsBy(
+            "holdfast_rejections", "Refused items and calls by reason", "reason", self._registry
+        )
         self.calls = CallMetrics("holdfast", self._registry)
 
         # The write path
@@ -131,12 +129,9 @@ class Metrics:
         self._registry.register(self._latencies)
         ProcessCollector(registry=self._registry)  # process_*: memory, CPU, descriptors
 
-    def rejected(self, reason: str) -> Counter:
+    def rejected(self, reason: str) -> Total:
         """The counter of one rejection reason; reasons are the fixed codes of the API, never free text."""
-        child = self._rejections_by_reason.get(reason)
-        if child is None:
-            child = self._rejections_by_reason[reason] = self._rejections.labels(reason)
-        return child
+        return self._rejections.of(reason)
 
     def rpc(self, method: str) -> MethodMetrics:
         return self.calls.of(method)

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from prometheus_client import Counter
-
 from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
@@ -25,6 +23,7 @@ from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, AcceptedRun, Claimed, Outcome
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.raft.messages import NO_CONFIGURATION, EntryKind, LogEntry
+from holdfast.serving.metrics import Total
 from holdfast.serving.refusals import RefusedError, disk_low, not_leader
 from holdfast.storage.rocksdb import StateFullError
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE, START_MS, new_run, new_task
@@ -108,7 +107,7 @@ class FillingKV(MemoryKV):
         super().write(changes)
 
 
-def counted(counter: Counter) -> float:
+def counted(counter: Total) -> float:
     (family,) = counter.collect()
     return next(sample.value for sample in family.samples if sample.name.endswith("_total"))
 
