@@ -206,7 +206,7 @@ class Node:
         return FramesAt(self._config.frames_port, lambda: me)
 
     def _find_service(self, number: int) -> TaskService:
-        shard = self._host.find_to_serve(number).shard
+        shard = (self._host.replicas.get(number) or self._host.find_to_serve(number)).shard
         service = self._services.get(number)
         if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
             service = self._services[number] = TaskService(

@@ -147,21 +147,41 @@ class FrameReader:
         offset = self._go_on(data, frames) if self._frame is not None else 0
         end = len(data)
         while offset < end:
-            begun = self._begin(data, offset)
-            if begun is None:
+            left = end - offset
+            if left >= _CALL.size:  # of what is no call, the last three mean nothing
+                size, kind, call, method, timeout_ms, metadata_bytes = _CALL.unpack_from(data, offset)
+            elif left >= _HEAD.size and data[offset + _SIZE_BYTES] != CALL:
+                size, kind, call = _HEAD.unpack_from(data, offset)
+            else:
                 self._start = data[offset:]
                 break
-            frame, body_at, body_bytes, is_too_large = begun
-            stop = body_at + body_bytes
+            stop = offset + _SIZE_BYTES + size
+            if kind == CALL:
+                metadata_at = offset + _CALL.size
+                body_at = metadata_at + metadata_bytes
+                if body_at > stop or metadata_bytes > METADATA_BYTES_MAX:
+                    raise BrokenFrameError(f"a call of {size} bytes with {metadata_bytes} bytes of metadata")
+                if body_at > end:
+                    self._start = data[offset:]
+                    break
+                metadata = data[metadata_at:body_at]
+            else:
+                if not HELLO <= kind <= END or size < _HEAD.size - _SIZE_BYTES:
+                    raise BrokenFrameError(f"kind {kind} with a size of {size}")
+                body_at = offset + _HEAD.size
+                method, timeout_ms, metadata = 0, 0, b""
+            is_too_large = size > self._bytes_max
+            body = data[body_at:stop] if stop <= end and not is_too_large else None
+            frame = Frame(kind, call, body, method, timeout_ms, metadata, is_too_large)
             if stop <= end:
-                body = None if is_too_large else data[body_at:stop]
-                frames.append(frame._replace(body=body, was_too_large=is_too_large))
+                frames.append(frame)
                 offset = stop
                 continue
-            self._frame = frame._replace(was_too_large=is_too_large)
+            self._frame = frame
             self._parts = None if is_too_large else []
-            self._missing = body_bytes
-            offset = self._go_on(data[body_at:] if body_at else data, frames) + body_at
+            self._missing = stop - body_at
+            self._go_on(data[body_at:], frames)
+            break
         return frames
 
     def drop(self) -> None:
@@ -169,29 +189,6 @@ class FrameReader:
         self._room.give_back(self._kept_bytes)
         self._kept_bytes = 0
         self._parts, self._frame, self._start = None, None, b""
-
-    def _begin(self, data: bytes, offset: int) -> tuple[Frame, int, int, bool] | None:
-        """The frame that begins here, without its body; where its body begins, how long it is, and whether that is too
-        long. None if too little has come to say."""
-        if len(data) - offset < _HEAD.size:
-            return None
-        size, kind, call = _HEAD.unpack_from(data, offset)
-        stop = offset + _SIZE_BYTES + size
-        if kind != CALL:
-            if not HELLO <= kind <= END or size < _HEAD.size - _SIZE_BYTES:
-                raise BrokenFrameError(f"kind {kind} with a size of {size}")
-            body_at = offset + _HEAD.size
-            return Frame(kind, call, None), body_at, stop - body_at, size > self._bytes_max
-        if len(data) - offset < _CALL.size:
-            return None
-        _, _, _, method, timeout_ms, metadata_bytes = _CALL.unpack_from(data, offset)
-        body_at = offset + _CALL.size + metadata_bytes
-        if body_at > stop or metadata_bytes > METADATA_BYTES_MAX:
-            raise BrokenFrameError(f"a call of {size} bytes with {metadata_bytes} bytes of metadata")
-        if len(data) < body_at:
-            return None
-        metadata = data[offset + _CALL.size : body_at]
-        return Frame(CALL, call, None, method, timeout_ms, metadata), body_at, stop - body_at, size > self._bytes_max
 
     def _go_on(self, data: bytes, frames: list[Frame]) -> int:
         """More of the body that is not complete; returns how much of the data that was."""

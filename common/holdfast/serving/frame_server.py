@@ -9,8 +9,8 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
 
 from google.rpc import code_pb2
 
@@ -24,7 +24,7 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import BATCH_TOO_LARGE, RefusedError, forget_frames, overloaded, shutting_down
-from holdfast.serving.served import Answer, Refuse, Served
+from holdfast.serving.served import Refuse, Served
 
 POLL_SECONDS = 2.0
 SILENT_SECONDS = 20.0  # of a caller that waits for answers, before it is asked whether it is there
@@ -109,7 +109,8 @@ class FrameServer:
     def ended(self, call: "_Call") -> None:
         self.calls.discard(call)
         self.intake.leave(call.size)
-        self._has_ended.set()
+        if self.is_stopping:
+            self._has_ended.set()
 
     def left(self, connection: "_Connection") -> None:
         self.connections.discard(connection)
@@ -140,21 +141,24 @@ class _Call:
     """A call under way, as those who answer it see it."""
 
     __slots__ = (
-        "_connection", "_deadline_s", "_has_begun", "_is_done", "_metadata", "_started_s", "number", "served", "size",
-        "task",
+        "_answered", "_connection", "_deadline_s", "_is_cancelled", "_is_done", "_metadata", "_started_s",
+        "_waits_for", "number", "served", "size",
     )  # fmt: skip
 
-    def __init__(self, connection: "_Connection", frame: Frame, served: Served) -> None:
+    def __init__(
+        self, connection: "_Connection", number: int, served: Served, size: int, timeout_ms: int, metadata: Metadata
+    ) -> None:
         self._connection = connection
-        self._metadata: Metadata = decode_metadata(frame.metadata)
+        self._metadata = metadata
         self._started_s = time.monotonic()
-        self._deadline_s = self._started_s + frame.timeout_ms / 1000 if frame.timeout_ms else None
-        self._has_begun = False
+        self._deadline_s = self._started_s + timeout_ms / 1000 if timeout_ms else None
         self._is_done = False
-        self.number = frame.call
+        self._is_cancelled = False
+        self._answered: Coroutine[Any, Any, Any] | None = None  # what makes the answer
+        self._waits_for: asyncio.Future[Any] | None = None
+        self.number = number
         self.served = served
-        self.size = len(frame.body or b"")
-        self.task: asyncio.Task[None] | None = None
+        self.size = size
 
     def invocation_metadata(self) -> Metadata:
         return self._metadata
@@ -171,31 +175,56 @@ class _Call:
     def cancel(self) -> None:
         """The caller waits no longer."""
         self._is_done = True
-        if self._has_begun and self.task is not None:  # a task that is cancelled before it begins never runs at all
-            self.task.cancel()
+        # What has come to its end already goes on in a moment, and hears of it then.
+        self._is_cancelled = self._waits_for is None or not self._waits_for.cancel()
 
-    async def run(self, answer: Answer, data: bytes) -> None:
-        self._has_begun = True
+    def begin(self, answered: Coroutine[Any, Any, Any]) -> None:
+        """It is answered before this ends, if nothing has to be waited for."""
+        self._answered = answered if self.served.is_driven else _in_task(answered)
+        self._go_on()
+
+    def _go_on(self, _ended: object = None) -> None:
+        """As tasks do it, until the answer is there or something has to be waited for."""
+        answered = self._answered
+        assert answered is not None
+        self._waits_for = None
         code = "OK"
         try:
-            if self._is_done:
-                code = "CANCELLED"
+            try:
+                if self._is_cancelled:
+                    self._is_cancelled = False
+                    waits_for = answered.throw(asyncio.CancelledError)
+                else:
+                    waits_for = answered.send(None)
+            except StopIteration as end:
+                self._connection.answer(self, self.served.encode(end.value))
+            else:
+                self._wait_for(waits_for)
                 return
-            answered = answer(data)
-            del data  # what is made of it is enough to keep
-            self._connection.answer(self, await answered)
         except asyncio.CancelledError:
             code = "CANCELLED"
             self._connection.end_untold(self)
         except Exception as error:  # noqa: BLE001 - the last line of defence: it is logged and answered
             code = self._connection.refuse(self, error)
-        finally:
-            self.end(code)
+        self._answered = None
+        self.end(code)
+
+    def _wait_for(self, ended: asyncio.Future[Any] | None) -> None:
+        if ended is None:  # it only lets others have their turn
+            asyncio.get_running_loop().call_soon(self._go_on)
+            return
+        ended._asyncio_future_blocking = False  # as tasks do it: others may wait for the same
+        ended.add_done_callback(self._go_on)
+        self._waits_for = ended
 
     def end(self, code: str) -> None:
         self._is_done = True
         self._connection.ended(self)
         self.served.observed.observe(code, time.monotonic() - self._started_s)
+
+
+async def _in_task(answered: Coroutine[Any, Any, Any]) -> Any:
+    return await asyncio.get_running_loop().create_task(answered)
 
 
 class _Connection(asyncio.Protocol):
@@ -218,6 +247,7 @@ class _Connection(asyncio.Protocol):
         self.unread_since_s: float | None = None  # more answers than it should have left unread
         self._leaving_since_s: float | None = None
         self._was_pinged = False
+        self._is_paused = False  # nothing is read of it
 
     # --- the transport ------------------------------------------------------------------------------------------
 
@@ -257,8 +287,8 @@ class _Connection(asyncio.Protocol):
             self.receiving_since_s = None
         elif frames or self.receiving_since_s is None:
             self.receiving_since_s = self._heard_s
-        self._frames.extend(frames)
         if frames:
+            self._frames.extend(frames)
             self._take_some()
 
     def _take_some(self) -> None:
@@ -274,7 +304,8 @@ class _Connection(asyncio.Protocol):
             return
         if frames:
             self._loop.call_soon(self._take_some)
-        self._read_or_not()
+        if frames or self._is_paused:
+            self._read_or_not()
 
     def _read_or_not(self) -> None:
         """Nothing is read from who does not read, or has sent more than was taken yet."""
@@ -283,8 +314,10 @@ class _Connection(asyncio.Protocol):
             return
         if self._frames or self.unread_since_s is not None:
             transport.pause_reading()
-        elif not transport.is_reading():
+            self._is_paused = True
+        elif self._is_paused:
             transport.resume_reading()
+            self._is_paused = False
 
     # --- what comes ---------------------------------------------------------------------------------------------
 
@@ -318,47 +351,45 @@ class _Connection(asyncio.Protocol):
 
     def _begin(self, frame: Frame) -> None:
         server = self._server
-        if frame.method >= len(server.methods):
-            self._send(codec.encode_refusal(frame.call, _UNKNOWN_METHOD, "Expected a method of the welcome."))
+        _, number, body, method, timeout_ms, metadata, was_too_large = frame
+        if method >= len(server.methods):
+            self._send(codec.encode_refusal(number, _UNKNOWN_METHOD, "Expected a method of the welcome."))
             return
-        size = len(frame.body or b"")
-        if frame.call in self._calls:
-            raise BrokenFrameError(f"call {frame.call}, which is under way already")
-        if len(self._calls) >= CALLS_MAX or (self._calls and self._unanswered_bytes + size > WINDOW_BYTES):
+        served = server.methods[method]
+        calls = self._calls
+        size = 0 if body is None else len(body)
+        if number in calls:
+            raise BrokenFrameError(f"call {number}, which is under way already")
+        if calls and (len(calls) >= CALLS_MAX or self._unanswered_bytes + size > WINDOW_BYTES):
             raise BrokenFrameError("more calls, or bytes of them, than the welcome allows")
-        call = _Call(self, frame, server.methods[frame.method])
-        self._calls[frame.call] = call
+        call = calls[number] = _Call(self, number, served, size, timeout_ms, decode_metadata(metadata))
         self._unanswered_bytes += size
         server.calls.add(call)
         server.calls_begun += 1
-        server.intake.enter(size)
+        has_room = server.intake.enter(size, brings_tasks=served.brings_tasks)
+        # What refuses it: in the order in which gRPC's server asks.
         try:
-            answer, data = self._let_in(call, frame)
-        except Exception as error:  # noqa: BLE001 - as in `run`
+            if server.is_stopping:
+                raise shutting_down()
+            if len(server.calls) > server.limits.calls_max:
+                raise overloaded("calls under way", server.limits.calls_max)
+            answer = served.begin(call)
+            if was_too_large:
+                raise _too_large(served)
+            if body is None or not has_room:
+                raise server.intake.refusal(brings_tasks=served.brings_tasks)
+            served.limit.check(body)
+            answered = answer(body)
+        except Exception as error:  # noqa: BLE001 - as of those that have begun
             call.end(self.refuse(call, error))
             return
-        call.task = self._loop.create_task(call.run(answer, data))
-
-    def _let_in(self, call: _Call, frame: Frame) -> tuple[Answer, bytes]:
-        """What answers the call, and its request; raises what refuses it: in the order in which gRPC's server asks."""
-        server, served = self._server, call.served
-        if server.is_stopping:
-            raise shutting_down()
-        if len(server.calls) > server.limits.calls_max:
-            raise overloaded("calls under way", server.limits.calls_max)
-        answer = served.begin(call)
-        if frame.body is None:
-            raise _too_large(served) if frame.was_too_large else server.intake.refusal(brings_tasks=served.brings_tasks)
-        server.intake.check(brings_tasks=served.brings_tasks, own_bytes=call.size)
-        served.limit.check(frame.body)
-        return answer, frame.body
+        call.begin(answered)
 
     # --- what leaves --------------------------------------------------------------------------------------------
 
     def answer(self, call: _Call, response: bytes) -> None:
         if self._transport is not None and not call.done():
-            self._send(codec.encode_answer(call.number, len(response)))
-            self._send(response)
+            self._send(codec.encode_answer(call.number, len(response)), response)
 
     def refuse(self, call: _Call, error: Exception) -> str:
         """Ends a call with what is wrong with it; returns its code."""
@@ -375,7 +406,8 @@ class _Connection(asyncio.Protocol):
 
     def ended(self, call: _Call) -> None:
         if self._calls.get(call.number) is call:
-            self._forget(call.number)
+            del self._calls[call.number]
+            self._unanswered_bytes -= call.size
         self._server.ended(call)
 
     def _forget(self, number: int) -> _Call | None:
@@ -385,11 +417,11 @@ class _Connection(asyncio.Protocol):
             self._unanswered_bytes -= call.size
         return call
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, *data: bytes) -> None:
         """With all else that is sent in this iteration of the loop."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
-        self._outgoing.append(data)
+        self._outgoing += data
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []

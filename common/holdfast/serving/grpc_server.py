@@ -133,7 +133,7 @@ class GrpcServer:
                 served.limit.check(data)
                 answered = answer(data)
                 del data  # what is made of it is enough to keep
-                response = await answered
+                response = served.encode(await answered)
                 self._tell_of_frames(context)
                 return response
             except asyncio.CancelledError:

@@ -82,10 +82,12 @@ class Intake:
         """Parts of bodies have most of the room that there is for them: those that come slowly keep others out."""
         return self._parts_bytes > self._parts_max // 2
 
-    def enter(self, size: int) -> None:
-        """The body of a call has come: `leave` must follow."""
+    def enter(self, size: int, *, brings_tasks: bool) -> bool:
+        """The body of a call has come: `leave` must follow. Returns whether there was room for it."""
+        has_room = self.bytes < (self._new_tasks_max if brings_tasks else self._others_max)
         self.bytes += size
         self.received_bytes += size
+        return has_room
 
     def take(self, size: int) -> bool:
         """Whether there is room for this part of a body, of which the rest has not come yet. Not all of the room is for
@@ -100,11 +102,6 @@ class Intake:
         """Parts of a body that has come, or is not needed any more."""
         self._parts_bytes -= size
         self.bytes -= size
-
-    def check(self, *, brings_tasks: bool, own_bytes: int) -> None:
-        """Refuses what there was no room for when it came. `own_bytes`: it has entered."""
-        if self.bytes - own_bytes >= (self._new_tasks_max if brings_tasks else self._others_max):
-            raise self.refusal(brings_tasks=brings_tasks)
 
     def refusal(self, *, brings_tasks: bool) -> RefusedError:
         """Of a body that was passed over."""

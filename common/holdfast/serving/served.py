@@ -1,7 +1,6 @@
 """What a server answers, over whichever transport a call reaches it."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from holdfast.serving.metrics import MethodMetrics
@@ -26,21 +25,27 @@ class CallContext(Protocol):
         ...
 
 
-Answer = Callable[[bytes], Awaitable[bytes]]
+Answer = Callable[[bytes], Coroutine[Any, Any, Any]]
 
 
-@dataclass(frozen=True, slots=True)
 class Served:
     """One method: `begin` refuses a call by what it is, or returns what answers it once its request has come."""
 
-    name: str
-    limit: RequestLimit
-    observed: MethodMetrics
-    begin: Callable[[CallContext], Answer]
+    __slots__ = ("begin", "brings_tasks", "encode", "is_driven", "limit", "name", "observed")
 
-    @property
-    def brings_tasks(self) -> bool:
-        return self.name in BRINGS_TASKS
+    def __init__(
+        self, name: str, limit: RequestLimit, observed: MethodMetrics, begin: Callable[[CallContext], Answer], *,
+        encode: Callable[[Any], bytes] = bytes, is_driven: bool = False,
+    ) -> None:  # fmt: skip
+        """`encode`: makes bytes of what answers. `is_driven`: who answers waits for futures only, and needs no task
+        around it: no timeout, and nothing else that asks which task it is in."""
+        self.name = name
+        self.limit = limit
+        self.observed = observed
+        self.begin = begin
+        self.encode = encode
+        self.is_driven = is_driven
+        self.brings_tasks = name in BRINGS_TASKS
 
 
 # What a call that failed ends with: the name of its gRPC code, a sentence, and details as they travel.

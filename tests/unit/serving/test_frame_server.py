@@ -191,7 +191,7 @@ async def test_a_call_that_its_handler_ends_is_answered(caller: RawCaller, owner
     owner.go_on = asyncio.Event()
     caller.send(caller.call(1, ENQUEUE))
     await owner.arrived.wait()
-    [task] = [task for task in asyncio.all_tasks() if "run" in repr(task.get_coro()) and "_Call" in repr(task)]
+    [task] = [task for task in asyncio.all_tasks() if "Owner.handle" in repr(task.get_coro())]
     task.cancel()
     assert refusal_of(await caller.answer(1)).code == CANCELLED
 

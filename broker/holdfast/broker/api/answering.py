@@ -1,7 +1,7 @@
 """What all calls that take a batch have in common: items are checked one by one, and each gets an outcome in order."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar, TypeVarTuple
 
 from holdfast.broker.api.validation import Validator
 from holdfast.broker.metrics import Metrics
@@ -15,6 +15,7 @@ OUTBOX_RETRY_MS = 2000
 
 Item = TypeVar("Item")
 Valid = TypeVar("Valid")
+Rest = TypeVarTuple("Rest")
 
 
 class HasRejection(Protocol):
@@ -30,14 +31,15 @@ class Answering:
         self._metrics = metrics
 
     def validate(
-        self, items: Sequence[Item], field: str, check: Callable[[Item], Valid]
+        self, items: Sequence[Item], field: str, check: Callable[[Item, *Rest], Valid], *rest: *Rest
     ) -> tuple[list[Valid], dict[int, RefusedError]]:
-        """The valid items, and the refusals of the others by their place in the request's `field`."""
+        """The valid items, and the refusals of the others by their place in the request's `field`. `rest`: what
+        `check` gets beside the item."""
         valid: list[Valid] = []
         refused: dict[int, RefusedError] = {}
         for index, item in enumerate(items):
             try:
-                valid.append(check(item))
+                valid.append(check(item, *rest))
             except RefusedError as error:
                 refused[index] = error.within(f"{field}[{index}]")
         return valid, refused
@@ -79,12 +81,13 @@ class Answering:
 
 def in_order(
     count: int, outcomes: Sequence[Outcome], refused: dict[int, RefusedError]
-) -> Iterator[tuple[int, Outcome | None]]:
+) -> Iterable[tuple[int, Outcome | None]]:
     """The outcome of each item of a request, None for those that were refused before they were proposed."""
+    if not refused:
+        return enumerate(outcomes)
     applied = iter(outcomes)
-    for index in range(count):
-        yield index, None if index in refused else next(applied)
+    return [(index, None if index in refused else next(applied)) for index in range(count)]
 
 
 def succeeded(outcomes: Sequence[Outcome]) -> int:
-    return sum(not isinstance(outcome, Rejection) for outcome in outcomes)
+    return sum([not isinstance(outcome, Rejection) for outcome in outcomes])

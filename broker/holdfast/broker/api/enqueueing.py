@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.broker.api.answering import Answering, in_order, succeeded
+from holdfast.broker.api.answering import Answering, in_order
 from holdfast.broker.api.conversion import fill_accepted
 from holdfast.broker.api.home_guard import HomeGuard
 from holdfast.broker.api.validation import Validator
@@ -31,25 +31,23 @@ class Enqueueing:
         self._metrics = metrics
 
     async def enqueue(self, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+        validator, validate = self._validator, self._answering.validate
+        count = len(request.tasks)
         counts = [len(run.payloads) for run in request.runs]
-        self._validator.batch(len(request.tasks) + sum(counts), "runs.payloads" if counts else "tasks")
+        validator.batch(count + sum(counts), "runs.payloads" if counts else "tasks")
         now_ms = self._shard.now_ms()
         policies = self._shard.policies
-        new_tasks, refused = self._answering.validate(
-            request.tasks, "tasks", lambda spec: self._validator.new_task(spec, now_ms, policies)
-        )
-        runs, refused_runs = self._answering.validate(
-            request.runs, "runs", lambda run: self._validator.new_run(run, now_ms, policies)
-        )
+        new_tasks, refused = validate(request.tasks, "tasks", validator.new_task, now_ms, policies)
         self._homes.check_tasks(new_tasks)
-        self._homes.check_tasks(run.task for run in runs)
-        count = len(request.tasks)
-        del request  # the entry has the payloads: a second copy would wait for the log with it
         if not counts:
+            del request  # the entry has the payloads: a second copy would wait for the log with it
             outcomes = await self._shard.submit(Enqueue(now_ms, new_tasks)) if new_tasks else []
             response = pb.EnqueueResponse()
             self._fill_tasks(response, count, outcomes, refused)
             return response
+        runs, refused_runs = validate(request.runs, "runs", validator.new_run, now_ms, policies)
+        self._homes.check_tasks([run.task for run in runs])
+        del request
         outcomes, of_runs = await self._submit(now_ms, new_tasks, runs)
         response = pb.EnqueueResponse()
         self._fill_tasks(response, count, outcomes, refused)
@@ -74,16 +72,18 @@ class Enqueueing:
     def _fill_tasks(
         self, response: pb.EnqueueResponse, count: int, outcomes: Sequence[Outcome], refused: dict[int, RefusedError]
     ) -> None:
-        duplicates = 0
+        accepted = duplicates = 0
         for index, outcome in in_order(count, outcomes, refused):
             item = response.outcomes.add()
             if isinstance(outcome, Accepted):
                 fill_accepted(item.accepted, outcome)
+                accepted += 1
                 duplicates += outcome.duplicate
             else:
                 self._answering.reject(item, outcome, refused.get(index), f"tasks[{index}]")
-        self._metrics.tasks_enqueued.inc(succeeded(outcomes) - duplicates)
-        self._metrics.duplicates.inc(duplicates)
+        self._metrics.tasks_enqueued.inc(accepted - duplicates)
+        if duplicates:
+            self._metrics.duplicates.inc(duplicates)
 
     def _fill_runs(
         self,

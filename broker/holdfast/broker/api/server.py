@@ -1,8 +1,8 @@
 """The gRPC services of a broker: who answers a call is found before its body is let in; failures become refusals."""
 
 import re
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable, Coroutine
+from functools import lru_cache, partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -37,10 +37,12 @@ SUB_SERVICES = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": 
 
 # Methods that write much: while nothing can be written they are refused before their bodies are let in.
 _CHECKED_FIRST = frozenset({"enqueue", "put_schedule"})
+# Those that are called for every task, and wait for futures only.
+_DRIVEN = frozenset({"enqueue", "reserve", "await_tasks", "ack", "fail", "extend", "release"})
 
 _log = get_logger(__name__)
 
-_Handler = Callable[[Any], Awaitable[Message]]
+_Handler = Callable[[Any], Coroutine[Any, Any, Message]]
 
 
 class RpcServer:
@@ -113,6 +115,7 @@ class RpcServer:
 
     def _served(self, messages: Any, method: Any, servant: object | None) -> Served:
         request_type: type[Message] = getattr(messages, method.input_type.name)
+        response_type: type[Message] = getattr(messages, method.output_type.name)
         name = _snake_case(method.name)
         sub_service = SUB_SERVICES.get(method.containing_service.name, "")
         find = self._finder(servant, sub_service, name, names_shard="shard" in request_type.DESCRIPTOR.fields_by_name)
@@ -122,7 +125,10 @@ class RpcServer:
             large_bytes_max=self._batch_bytes_max,
             payload_bytes_max=self._payload_bytes_max,
         )
-        return Served(method.name, limit, self._metrics.rpc(method.name), partial(_begin, request_type, find))
+        return Served(
+            method.name, limit, self._metrics.rpc(method.name), partial(_begin, request_type, find),
+            encode=response_type.SerializeToString, is_driven=servant is None and name in _DRIVEN,
+        )  # fmt: skip
 
     def _finder(
         self, servant: object | None, sub_service: str, name: str, *, names_shard: bool
@@ -152,11 +158,7 @@ class RpcServer:
 
 def _begin(request_type: type[Message], find: Callable[[Any], _Handler], context: Any) -> Answer:
     handler = find(context)
-    return lambda data: _serialized(handler(parse(request_type, data)))
-
-
-async def _serialized(response: Awaitable[Message]) -> bytes:
-    return (await response).SerializeToString()
+    return lambda data: handler(parse(request_type, data))
 
 
 def _find_in(servant: object, name: str, _context: Any) -> _Handler:
@@ -183,12 +185,17 @@ def _shard_of(metadata: Any) -> int | None:
     """The number of the shard that a call names; None if it names none."""
     for key, value in metadata or ():
         if key == SHARD_KEY:
-            if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5):
-                raise RefusedError(
-                    INVALID_FIELD, f"Expected the number of a shard in the metadata {SHARD_KEY}.", field=SHARD_KEY
-                )
-            return int(value)
+            return _shard_number(value)
     return None
+
+
+@lru_cache
+def _shard_number(value: str | bytes) -> int:
+    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5):
+        raise RefusedError(
+            INVALID_FIELD, f"Expected the number of a shard in the metadata {SHARD_KEY}.", field=SHARD_KEY
+        )
+    return int(value)
 
 
 def _as_refusal(method: str, error: Exception) -> RefusedError:

@@ -98,10 +98,10 @@ class TaskService:
         home_of: HomeOf = lambda _queue: None,
         may_have: MayHave = lambda _shard, _queue: True,
     ) -> None:
-        self._shard = shard
+        self.shard = self._shard = shard
         self._config = config
         self._metrics = metrics
-        self._validator = Validator(config)
+        self.validator = self._validator = Validator(config)
         self._default_policy = default_policy(config)
         self._draw = draw
         self._cluster_id = cluster_id  # what a relay must name; nothing is checked while it is empty
@@ -111,14 +111,6 @@ class TaskService:
         self._homes = HomeGuard(shard, home_of, may_have)
         self._enqueueing = Enqueueing(shard, self._validator, self._answering, self._homes, metrics)
         self.schedules = ScheduleService(shard, config, self._validator, self._homes)
-
-    @property
-    def shard(self) -> Shard:
-        return self._shard
-
-    @property
-    def validator(self) -> Validator:
-        return self._validator
 
     def check_open(self) -> None:
         """Refuses if no write can be taken now, whatever it is."""
@@ -150,9 +142,7 @@ class TaskService:
     async def update_tasks(self, request: pb.UpdateTasksRequest) -> pb.UpdateTasksResponse:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
-        items, refused = self._answering.validate(
-            request.items, "items", lambda item: self._validator.update_item(item, now_ms)
-        )
+        items, refused = self._answering.validate(request.items, "items", self._validator.update_item, now_ms)
         outcomes = await self._submit(UpdateTasks(now_ms, items), items)
         response = pb.UpdateTasksResponse()
         for index, outcome in in_order(len(request.items), outcomes, refused):
@@ -207,7 +197,7 @@ class TaskService:
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
         response = pb.ReserveResponse(waited_ms=waited_ms)
         fill_claims(response, details, now_ms, takes_runs=request.takes_runs)
-        self._metrics.tasks_claimed.inc(sum(claim.tasks for claim in claims))
+        self._metrics.tasks_claimed.inc(sum([claim.tasks for claim in claims]))
         return response
 
     async def await_tasks(self, request: pb.AwaitTasksRequest) -> pb.AwaitTasksResponse:
@@ -217,14 +207,36 @@ class TaskService:
         return pb.AwaitTasksResponse(ready=tasks > 0, held=held, tasks=tasks, suspects=suspects)
 
     async def ack(self, request: pb.AckRequest) -> pb.AckResponse:
-        ranged = sum(max(1, claim_range.count) for claim_range in request.ranges)
+        counts = [claim_range.count for claim_range in request.ranges]
+        ranged = sum([max(1, count) for count in counts])
         self._validator.batch(len(request.items) + ranged, "ranges" if ranged else "items")
         self._validator.all_follow_ups(request.items)
         now_ms = self._shard.now_ms()
         policies = self._shard.policies
-        items, refused = self._answering.validate(
-            request.items, "items", lambda item: self._ack_item(item, now_ms, policies)
-        )
+        validate = self._answering.validate
+        items, refused = validate(request.items, "items", self._ack_item, now_ms, policies)
+        parts = await self._ack_parts(items, now_ms) if items else []
+        ranges, refused_ranges = validate(request.ranges, "ranges", self._validator.ack_range)
+        range_parts = self._range_parts(ranges, now_ms) if ranges else []
+        outcomes, of_ranges = await self._submit_parts(parts, range_parts)
+        response = pb.AckResponse()
+        acked = 0
+        for index, outcome in in_order(len(request.items), outcomes, refused):
+            answer = response.outcomes.add()
+            if isinstance(outcome, Acked):
+                answer.acked.SetInParent()
+                acked += 1
+                for accepted in outcome.follow_ups:
+                    fill_follow_up(answer.acked.follow_ups.add(), accepted)
+            else:
+                follow_up = outcome.place if isinstance(outcome, Rejection) else 0
+                self._answering.reject(answer, outcome, refused.get(index), f"items[{index}].follow_ups[{follow_up}]")
+        self._metrics.tasks_acked.inc(acked)
+        if counts:
+            self._fill_ranges(response, counts, of_ranges, refused_ranges)
+        return response
+
+    async def _ack_parts(self, items: list[AckItem], now_ms: int) -> list[_Part]:
         has_remote = any(item.remote_follow_ups for item in items)
         if has_remote:
             await self._shard.use_level(MACHINE_LEVEL)
@@ -234,28 +246,10 @@ class TaskService:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
-        parts = self._parts(items, self._heard_of(items), make_entry, _tasks_made)
-        ranges, refused_ranges = self._answering.validate(request.ranges, "ranges", self._validator.ack_range)
-        range_parts = self._range_parts(ranges, now_ms)
-        outcomes, of_ranges = await self._submit_parts(parts, range_parts)
-        response = pb.AckResponse()
-        for index, outcome in in_order(len(request.items), outcomes, refused):
-            answer = response.outcomes.add()
-            if isinstance(outcome, Acked):
-                answer.acked.SetInParent()
-                for accepted in outcome.follow_ups:
-                    fill_follow_up(answer.acked.follow_ups.add(), accepted)
-            else:
-                follow_up = outcome.place if isinstance(outcome, Rejection) else 0
-                self._answering.reject(answer, outcome, refused.get(index), f"items[{index}].follow_ups[{follow_up}]")
-        self._metrics.tasks_acked.inc(succeeded(outcomes))
-        self._fill_ranges(response, [claim_range.count for claim_range in request.ranges], of_ranges, refused_ranges)
-        return response
+        return self._parts(items, self._heard_of(items, now_ms), make_entry, _tasks_made)
 
     def _range_parts(self, ranges: list[AckRange], now_ms: int) -> list[_Part]:
-        if not ranges:
-            return []
-        tasks = self._heard_of(ranges)
+        tasks = self._heard_of(ranges, now_ms)
         if self._shard.policies is not None:
             # One that reaches into another queue is kept as long as the one of them that keeps longer says.
             last = self._shard.executions(
@@ -299,10 +293,12 @@ class TaskService:
         policies = self._shard.policies
         envelope_of = self._shard.reader.envelope_reader()
         items, refused = self._answering.validate(
-            request.items, "items", lambda item: self._fail_item(item, now_ms, policies, envelope_of)
+            request.items, "items", self._fail_item, now_ms, policies, envelope_of
         )
         outcomes = await self._submit_kept(
-            items, self._heard_of(items), lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen)
+            items,
+            self._heard_of(items, now_ms),
+            lambda keep_ms, dead_ms, chosen: Fail(now_ms, keep_ms, dead_ms, chosen),
         )
         response = pb.FailResponse()
         dead = 0
@@ -346,8 +342,8 @@ class TaskService:
         self._validator.batch(len(request.items), "items")
         call = _Call(self._shard.leader_clock())
         now_ms = call.now_ms()
-        items, refused = self._answering.validate(request.items, "items", lambda item: self._extend_item(item, now_ms))
-        self._heard_of(items)
+        items, refused = self._answering.validate(request.items, "items", self._extend_item, now_ms)
+        self._heard_of(items, now_ms)
         outcomes = await self._submit(Extend(now_ms, items), items)
         waited_ms, now_ms = call.waited_ms(), call.now_ms()
         asked = iter(items)
@@ -381,7 +377,7 @@ class TaskService:
         def make_entry(keep_ms: int, _dead_ms: int, chosen: list[ClaimRef]) -> Entry:
             return Release(now_ms, keep_ms, chosen, ready_at_ms)
 
-        outcomes = await self._submit_kept(items, self._heard_of(items), make_entry)
+        outcomes = await self._submit_kept(items, self._heard_of(items, now_ms), make_entry)
         response = pb.ReleaseResponse()
         for index, outcome in in_order(len(request.claims), outcomes, refused):
             answer = response.outcomes.add()
@@ -436,7 +432,7 @@ class TaskService:
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _heard_of(
-        self, items: Sequence[AckItem | AckRange | FailItem | ExtendItem | ClaimRef]
+        self, items: Sequence[AckItem | AckRange | FailItem | ExtendItem | ClaimRef], now_ms: int
     ) -> list[Execution | None]:
         """Whoever says something about its claims is at work. A call may have claims of several workers, so each item
         is looked at; the executions of claimed tasks are mostly in memory. Returns them."""
@@ -446,7 +442,7 @@ class TaskService:
             for task, item in zip(tasks, items, strict=True)
             if task is not None and task.token == item.token
         }
-        stats, now_ms = self._shard.stats, self._shard.now_ms()
+        stats = self._shard.stats
         for worker in held:
             stats.worker_seen(worker, now_ms)
         return tasks

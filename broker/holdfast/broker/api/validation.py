@@ -256,7 +256,7 @@ class Validator(RunSpecs, PageTokens):
     def all_follow_ups(self, items: Sequence[pb.AckItem]) -> None:
         """Of all acks of a call together, like the tasks of an Enqueue; one ack may always have its own number."""
         count_max = max(self._config.batch_tasks_max, FOLLOW_UPS_MAX)
-        count = sum(len(item.follow_ups) for item in items)
+        count = sum([len(item.follow_ups) for item in items])
         if count > count_max:
             sentence = f"Expected at most {count_max} follow-ups of all acks together ({{field}}), but got {count}; "
             sentence += "send the acks in several calls."

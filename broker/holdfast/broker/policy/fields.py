@@ -19,7 +19,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def number(value: int, field: str, low: int, high: int) -> int:
-    fraction(value, field, low, high)
+    if not low <= value <= high:
+        fraction(value, field, low, high)  # refuses
     return value
 
 
@@ -41,7 +42,8 @@ def size(value: int, field: str, size_max: int, unit: str = "bytes") -> None:
 def text(value: str, field: str, bytes_max: int = ID_BYTES_MAX) -> bytes:
     """A text that may be empty; control characters would break logs, keys and terminals."""
     encoded = value.encode()
-    size(len(encoded), field, bytes_max)
+    if len(encoded) > bytes_max:
+        size(len(encoded), field, bytes_max)  # refuses
     if _CONTROL.search(value):
         raise RefusedError(INVALID_FIELD, "Expected {field} without control characters, but it has some.", field)
     return encoded

@@ -72,7 +72,9 @@ class TaskSpecs:
         if spec.type not in self._known_types:
             self._type(spec.type)
         self.task_sizes(spec)
-        return self._make_task(spec, queue, policy, now_ms, self._run_at_ms(spec, now_ms), self._config.delay_ms_max)
+        start = spec.WhichOneof("start")
+        run_at_ms = 0 if start is None else self._run_at_ms(spec, start, now_ms)
+        return self._make_task(spec, queue, policy, now_ms, run_at_ms, self._config.delay_ms_max)
 
     def task_sizes(self, spec: pb.TaskSpec) -> None:
         """Of what may be large: to be called before anything is made of a task."""
@@ -90,29 +92,38 @@ class TaskSpecs:
     def _make_task(
         self, spec: pb.TaskSpec, queue: bytes, policy: EffectivePolicy, now_ms: int, run_at_ms: int, delay_ms_max: int
     ) -> NewTask:
-        priority = PRIORITY_DEFAULT
-        if spec.HasField("priority"):
-            priority = fields.number(spec.priority, "priority", 0, PRIORITY_MAX)
-        tenant, limit_key, request_id = spec.tenant, spec.limit_key, spec.request_id
+        """What a task does not say is not looked at: nearly all say very little."""
+        has = spec.HasField
+        tenant, limit_key, unique_key, request_id = spec.tenant, spec.limit_key, spec.unique_key, spec.request_id
+        priority = fields.number(spec.priority, "priority", 0, PRIORITY_MAX) if has("priority") else PRIORITY_DEFAULT
         max_attempts, max_claims = self._budgets(spec, policy)
+        is_own_id = bool(request_id) and not is_automatic_key(request_id)
+        dedup_window_ms = policy.dedup_window_ms if request_id else 0
+        if has("request_id_ttl_ms"):
+            dedup_window_ms = self._request_id_ttl_ms(spec)
+        ttl_ms = fields.number(spec.ttl_ms, "ttl_ms", TTL_MS_MIN, TTL_MS_MAX) if has("ttl_ms") else policy.ttl_ms
         return NewTask(
             queue,
             priority,
             fields.name(tenant, "tenant") if tenant else b"",
-            fields.text(request_id, "request_id") if request_id else b"",
-            self._dedup_window_ms(spec, policy),
+            fields.text(request_id, "request_id") if is_own_id else request_id.encode(),
+            dedup_window_ms,
             run_at_ms,
             max_attempts,
             max_claims,
-            self._result_ttl_ms(spec, policy, delay_ms_max),
+            fields.number(spec.result_ttl_ms, "result_ttl_ms", 0, delay_ms_max)
+            if has("result_ttl_ms")
+            else policy.result_ttl_ms,
             spec.SerializeToString(),
             spec.type.encode(),
             fields.name(limit_key, "limit_key") if limit_key else b"",
-            fields.text(spec.unique_key, "unique_key") if spec.unique_key else b"",
-            self._flags(spec, delay_ms_max),
-            self._timeout_ms(spec, policy),
-            self._start_by_ms(spec, policy, max(now_ms, run_at_ms)),
-            _digest(spec) if request_id and not is_automatic_key(request_id) else 0,
+            fields.text(unique_key, "unique_key") if unique_key else b"",
+            self._flags(spec, delay_ms_max) if unique_key or spec.unique_scope or has("retry") else 0,
+            fields.number(spec.timeout_ms, "timeout_ms", TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
+            if has("timeout_ms")
+            else policy.timeout_ms,
+            max(now_ms, run_at_ms) + ttl_ms if ttl_ms else 0,  # counted from when it may start first
+            _digest(spec) if is_own_id else 0,
         )
 
     def _flags(self, spec: pb.TaskSpec, delay_ms_max: int) -> int:
@@ -155,20 +166,6 @@ class TaskSpecs:
                 raise RefusedError(MISSING_FIELD, "Expected {field} to name a type of errors, but it is empty.", field)
             fields.text(name, field, ERROR_TYPE_BYTES_MAX)
 
-    @staticmethod
-    def _timeout_ms(spec: pb.TaskSpec, policy: EffectivePolicy) -> int:
-        if not spec.HasField("timeout_ms"):
-            return policy.timeout_ms
-        return fields.number(spec.timeout_ms, "timeout_ms", TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
-
-    @staticmethod
-    def _start_by_ms(spec: pb.TaskSpec, policy: EffectivePolicy, first_ms: int) -> int:
-        """Counted from when it may start first."""
-        ttl_ms = policy.ttl_ms
-        if spec.HasField("ttl_ms"):
-            ttl_ms = fields.number(spec.ttl_ms, "ttl_ms", TTL_MS_MIN, TTL_MS_MAX)
-        return first_ms + ttl_ms if ttl_ms else 0
-
     def _type(self, name: str) -> None:
         if not name:
             raise RefusedError(MISSING_FIELD, "Expected {field} to name a handler, but it is empty.", "type")
@@ -194,19 +191,15 @@ class TaskSpecs:
             max_claims = max(max_claims or self._config.max_claims_default, 2 * max_attempts)
         return max_attempts, max_claims
 
-    def _run_at_ms(self, spec: pb.TaskSpec, now_ms: int) -> int:
-        start = spec.WhichOneof("start")
-        if start is None:
-            return 0
+    def _run_at_ms(self, spec: pb.TaskSpec, start: str, now_ms: int) -> int:
         limit_ms = self._config.delay_ms_max
         if start == "run_at_ms":
             return fields.number(spec.run_at_ms, "run_at_ms", 0, now_ms + limit_ms)
         delay_ms = fields.number(spec.delay_ms, "delay_ms", 0, limit_ms)
         return now_ms + delay_ms if delay_ms else 0
 
-    def _dedup_window_ms(self, spec: pb.TaskSpec, policy: EffectivePolicy) -> int:
-        if not spec.HasField("request_id_ttl_ms"):
-            return policy.dedup_window_ms if spec.request_id else 0
+    @staticmethod
+    def _request_id_ttl_ms(spec: pb.TaskSpec) -> int:
         if not spec.request_id:
             raise RefusedError(
                 INVALID_FIELD,
@@ -214,12 +207,6 @@ class TaskSpecs:
                 "request_id_ttl_ms",
             )
         return fields.number(spec.request_id_ttl_ms, "request_id_ttl_ms", REQUEST_ID_TTL_MS_MIN, REQUEST_ID_TTL_MS_MAX)
-
-    @staticmethod
-    def _result_ttl_ms(spec: pb.TaskSpec, policy: EffectivePolicy, delay_ms_max: int) -> int:
-        if spec.HasField("result_ttl_ms"):
-            return fields.number(spec.result_ttl_ms, "result_ttl_ms", 0, delay_ms_max)
-        return policy.result_ttl_ms
 
 
 def _digest(spec: pb.TaskSpec) -> int:
