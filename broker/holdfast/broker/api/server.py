@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Coroutine
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 
 from google.protobuf.message import Message
@@ -29,7 +30,7 @@ from holdfast.serving.refusals import (
     outcome_unknown,
 )
 from holdfast.serving.request_limits import parse, request_limit
-from holdfast.serving.served import Answer, Served
+from holdfast.serving.served import Answer, CallContext, Served
 from holdfast.serving.statuses import status_of
 from holdfast.storage.rocksdb import StateDamagedError
 
@@ -118,7 +119,13 @@ class RpcServer:
         response_type: type[Message] = getattr(messages, method.output_type.name)
         name = _snake_case(method.name)
         sub_service = SUB_SERVICES.get(method.containing_service.name, "")
-        find = self._finder(servant, sub_service, name, names_shard="shard" in request_type.DESCRIPTOR.fields_by_name)
+        begin: Callable[[CallContext], Answer]
+        if servant is None:
+            handler_of = attrgetter(f"{sub_service}.{name}" if sub_service else name)
+            begin = partial(self._begin, request_type, handler_of, checks_first=name in _CHECKED_FIRST)
+        else:
+            names_shard = "shard" in request_type.DESCRIPTOR.fields_by_name
+            begin = partial(_begin_with_shard if names_shard else _begin, request_type, servant, name)
         limit = request_limit(
             method.name,
             request_type,
@@ -126,26 +133,21 @@ class RpcServer:
             payload_bytes_max=self._payload_bytes_max,
         )
         return Served(
-            method.name, limit, self._metrics.rpc(method.name), partial(_begin, request_type, find),
+            method.name, limit, self._metrics.rpc(method.name), begin,
             encode=response_type.SerializeToString, is_driven=servant is None and name in _DRIVEN,
         )  # fmt: skip
 
-    def _finder(
-        self, servant: object | None, sub_service: str, name: str, *, names_shard: bool
-    ) -> Callable[[Any], _Handler]:
-        """`names_shard`: the request itself says which shard it is about."""
-        if servant is None:
-            return partial(self._find_handler, sub_service, name)
-        return partial(_find_with_shard if names_shard else _find_in, servant, name)
-
-    def _find_handler(self, sub_service: str, name: str, context: Any) -> _Handler:
-        """The method of the service of the shard that the call is about."""
+    def _begin(
+        self, request_type: type[Message], handler_of: Callable[[TaskService], _Handler], context: CallContext, *,
+        checks_first: bool,
+    ) -> Answer:  # fmt: skip
+        """Of what the service of the shard answers that the call is about."""
         number = _shard_of(context.invocation_metadata())
         service = self._find_service(self._default_shard() if number is None else number)
-        if name in _CHECKED_FIRST:
+        if checks_first:
             service.check_open()
-        handler: _Handler = getattr(getattr(service, sub_service) if sub_service else service, name)
-        return handler
+        handler = handler_of(service)
+        return lambda data: handler(parse(request_type, data))
 
     def _refuse(self, method: str, error: Exception) -> tuple[str, str, bytes]:
         if isinstance(error, StateDamagedError):
@@ -156,29 +158,22 @@ class RpcServer:
         return code, refused.message, details
 
 
-def _begin(request_type: type[Message], find: Callable[[Any], _Handler], context: Any) -> Answer:
-    handler = find(context)
+def _begin(request_type: type[Message], servant: object, name: str, _context: CallContext) -> Answer:
+    handler: _Handler = getattr(servant, name)
     return lambda data: handler(parse(request_type, data))
 
 
-def _find_in(servant: object, name: str, _context: Any) -> _Handler:
-    handler: _Handler = getattr(servant, name)
-    return handler
-
-
-def _find_with_shard(servant: object, name: str, context: Any) -> _Handler:
+def _begin_with_shard(request_type: type[Message], servant: object, name: str, context: CallContext) -> Answer:
     """The same for requests that say themselves which shard they are about: the metadata must not say another one."""
     handler: _Handler = getattr(servant, name)
     named = _shard_of(context.invocation_metadata())
-    if named is None:
-        return handler
 
     async def checked(request: Any) -> Message:
-        if request.shard != named:
+        if named is not None and request.shard != named:
             raise another_shard(named, request.shard)
         return await handler(request)
 
-    return checked
+    return lambda data: checked(parse(request_type, data))
 
 
 def _shard_of(metadata: Any) -> int | None:

@@ -99,6 +99,7 @@ class TaskService:
         may_have: MayHave = lambda _shard, _queue: True,
     ) -> None:
         self.shard = self._shard = shard
+        self.check_open = shard.check_open  # refuses if no write can be taken now, whatever it is
         self._config = config
         self._metrics = metrics
         self.validator = self._validator = Validator(config)
@@ -111,10 +112,6 @@ class TaskService:
         self._homes = HomeGuard(shard, home_of, may_have)
         self._enqueueing = Enqueueing(shard, self._validator, self._answering, self._homes, metrics)
         self.schedules = ScheduleService(shard, config, self._validator, self._homes)
-
-    def check_open(self) -> None:
-        """Refuses if no write can be taken now, whatever it is."""
-        self._shard.check_open()
 
     # --- producers --------------------------------------------------------------------------------------------
 
