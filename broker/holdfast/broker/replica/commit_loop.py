@@ -242,8 +242,10 @@ class CommitLoop:
 
     async def _round(self, now_s: float) -> bool:
         """Returns whether there was anything to sync."""
-        self.deliver(now_s)
-        active = self._take_active(now_s)
+        delivered = self.deliver(now_s)
+        active = self._take_active(delivered, now_s)
+        if not (active or self._leaving or self._log.staged_bytes):
+            return False
         entries = self.step(active, now_s)
         self._send(active)
         self._stage_leaving()
@@ -304,14 +306,23 @@ class CommitLoop:
         self._beats_of_s = self._began_s
         self._beats = asyncio.get_running_loop().call_later(pause_s, self._beat)
 
-    def _take_active(self, now_s: float) -> list[Replica]:
+    def _take_active(self, delivered: dict[int, Replica], now_s: float) -> list[Replica]:
+        """Those with something to do. The last answers of followers, say, leave nothing to be done."""
+        active, self._active = self._active, {}
         for number, deadline_s in self._deadlines_s.items():
             if deadline_s <= now_s:
-                self._active[number] = self._replicas[number]
-        active, self._active = list(self._active.values()), {}
-        return active
+                active[number] = self._replicas[number]
+        for number, replica in delivered.items():
+            if number not in active:
+                if replica.has_to_act:
+                    active[number] = replica
+                else:
+                    replica.end_round()
+        return list(active.values())
 
-    def deliver(self, now_s: float) -> None:
+    def deliver(self, now_s: float) -> dict[int, Replica]:
+        """Returns those who were told something, by their numbers."""
+        delivered: dict[int, Replica] = {}
         left_bytes, ends_s = ROUND_RECEIVED_BYTES_MAX, now_s + DELIVER_SECONDS_MAX
         for _ in range(ROUND_MESSAGES_MAX):
             if not self._inbox or left_bytes <= 0 or self._monotonic() > ends_s:
@@ -334,10 +345,11 @@ class CommitLoop:
             except (FrameError, ImpossibleMessageError) as error:
                 self._refuse(sender, number, str(error))
                 continue
-            self._active[number] = replica
+            delivered[number] = replica
         if self._is_paused and self._inbox_bytes < INBOX_BYTES_LOW:
             self._is_paused = False
             self.wire.resume_reading()
+        return delivered
 
     def _join(self, sender: str, message: Message) -> Replica | None:
         return None if self._newcomers is None else self._newcomers.join(sender, message)

@@ -141,10 +141,20 @@ class Replica:
         self._follow_role()
         return self.shard.stage(budget)
 
+    @property
+    def has_to_act(self) -> bool:
+        """Whether what was delivered leaves something to do, now that nothing else has asked for a round."""
+        is_asked = bool(self.raft.ready.after_sync or self._requests or self._new_state)
+        return is_asked or self._led_term != self._serving_term or self.is_unfinished
+
+    @property
+    def _serving_term(self) -> int:
+        return self.raft.term if self.raft.serves else 0
+
     def _follow_role(self) -> None:
         """Tells the shard of leadership won or lost, wherever the engine may have come to that: in a message or with
         time, with a sync that made it elected, or with the first entry of its term that is applied."""
-        term = self.raft.term if self.raft.serves else 0
+        term = self._serving_term
         if term != self._led_term:
             self._led_term = term
             self.shard.role_changed(term)
