@@ -1,7 +1,9 @@
 """Every limit at its edge; a refusal says which field, why, and what is allowed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,6 +13,7 @@ from hypothesis import given
 from holdfast.broker.api.validation import Validator
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy import task_specs
+from holdfast.broker.policy.policies import default_policy
 from holdfast.machine.ids import TIME_MS_MAX, format_task_id, make_task_id
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import (
@@ -129,6 +132,39 @@ def test_a_task_beyond_a_limit_is_refused(
         assert refusal(lambda: validator.new_task(spec(**changes), NOW_MS)) == (reason, field, limit)
     item = pb.AckItem(follow_ups=[spec(), spec(**changes)])
     assert refusal(lambda: validator.follow_ups(item, NOW_MS)) == (reason, f"follow_ups[1].{field}", limit)
+
+
+@pytest.mark.parametrize("changes", FITTING, ids=lambda changes: "-".join(changes))
+def test_what_is_remembered_of_a_task_makes_the_same_of_the_next_one(
+    validator: Validator, changes: dict[str, Any]
+) -> None:
+    """Tasks with ids that clients make up, as nearly all have."""
+    for index in range(3):
+        own = {"payload": b"%d" % index, "request_id": f"~0.k.{index}", **changes}
+        now_ms = NOW_MS + index
+        assert validator.new_task(spec(**own), now_ms) == Validator(CONFIG).new_task(spec(**own), now_ms)
+        envelope = validator.new_task(spec(**own), now_ms).envelope
+        assert pb.TaskSpec.FromString(envelope) == spec(**own)
+
+
+def test_what_is_remembered_of_a_task_is_of_its_policy(validator: Validator) -> None:
+    policies = {b"mail": replace(default_policy(CONFIG), max_attempts=7)}
+    known: Any = SimpleNamespace(of=lambda queue: policies[queue])
+    own = {"request_id": "~0.k.0"}
+    for _ in range(2):
+        assert validator.new_task(spec(**own), NOW_MS).max_attempts == CONFIG.max_attempts_default
+        assert validator.new_task(spec(**own), NOW_MS, known).max_attempts == 7
+    policies[b"mail"] = replace(default_policy(CONFIG), ttl_ms=1000, max_attempts=8)
+    for later_ms in range(2):
+        new = validator.new_task(spec(**own), NOW_MS + later_ms, known)
+        assert (new.max_attempts, new.start_by_ms) == (8, NOW_MS + later_ms + 1000)
+
+
+def test_what_is_remembered_of_a_task_lets_no_large_payload_in(validator: Validator) -> None:
+    for size in (1, CONFIG.payload_bytes_max, 1):
+        assert validator.new_task(spec(request_id="~0.k.0", payload=bytes(size)), NOW_MS)
+    large = spec(request_id="~0.k.0", payload=bytes(CONFIG.payload_bytes_max + 1))
+    assert refusal(lambda: validator.new_task(large, NOW_MS))[:2] == (TOO_LARGE, "payload")
 
 
 def test_what_is_not_given_has_defaults(validator: Validator) -> None:
@@ -345,6 +381,13 @@ def test_names_are_remembered_up_to_a_bound(validator: Validator, monkeypatch: p
         new = validator.new_task(spec(queue=f"q{index}", type=f"t{index}"), NOW_MS)
         assert new.queue == b"q%d" % index
     assert refusal(lambda: validator.queue("q 1"))[0] == INVALID_FIELD
+
+
+def test_headers_are_remembered_up_to_a_bound(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_specs, "HEADERS_KNOWN_MAX", 2)
+    for index in range(5):
+        new = validator.new_task(spec(tenant=f"t{index}", request_id="~0.k.0"), NOW_MS)
+        assert (new.tenant, new.request_id) == (b"t%d" % index, b"~0.k.0")
 
 
 @given(st.text(max_size=140))

@@ -1,6 +1,7 @@
 """What a task is to be, as its producer and the policy of its queue say: checked, with defaults filled in. Pure."""
 
 from hashlib import blake2b
+from typing import Any
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy import fields
@@ -29,6 +30,8 @@ REQUEST_ID_TTL_MS_MIN = 1000
 REQUEST_ID_TTL_MS_MAX = 366 * 24 * 60 * 60 * 1000
 PRIORITY_DEFAULT = 5
 TEXTS_KNOWN_MAX = 10_000
+HEADERS_KNOWN_MAX = 4096
+HEADER_KNOWN_BYTES_MAX = 512
 ERROR_TYPE_BYTES_MAX = 256
 
 _UNIQUE_FLAGS = {
@@ -36,6 +39,9 @@ _UNIQUE_FLAGS = {
     pb.UNIQUE_SCOPE_UNTIL_DONE: UNIQUE_UNTIL_DONE,
     pb.UNIQUE_SCOPE_WHILE_WAITING: UNIQUE_WHILE_WAITING,
 }
+
+# A policy, and what a task gets by it: all before its request id, between that and its envelope, and after it.
+_KnownHeader = tuple[EffectivePolicy, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 
 _QUEUE_NAME_ALLOWED = "1-128 of [A-Za-z0-9._-]"
 
@@ -48,6 +54,7 @@ class TaskSpecs:
         self._default_policy = default_policy(config)
         self._known_queues: dict[str, bytes] = {}
         self._known_types: set[str] = set()
+        self._known_headers: dict[bytes, _KnownHeader] = {}
 
     def queue(self, name: str, field: str = "queue") -> bytes:
         known = self._known_queues.get(name)
@@ -66,7 +73,31 @@ class TaskSpecs:
         return encoded
 
     def new_task(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None = None) -> NewTask:
-        """`policies` of the shard's queues; None if all are as the configuration says."""
+        """`policies` of the shard's queues; None if all are as the configuration says. May take from `spec` what only
+        this task has."""
+        request_id = spec.request_id
+        if spec.headers or not is_automatic_key(request_id):
+            return self._new_task(spec, now_ms, policies)
+        # Nearly all tasks differ in payload and id alone: what else they have is checked once.
+        envelope = spec.SerializeToString()
+        spec.ClearField("payload")
+        spec.ClearField("request_id")
+        header = spec.SerializeToString()
+        known = self._known_headers.get(header)
+        if known is not None and len(envelope) <= self._config.payload_bytes_max:
+            policy, front, middle, rest = known
+            if policy is (self._default_policy if policies is None else policies.of(front[0])):
+                return NewTask._make((*front, request_id.encode(), *middle, envelope, *rest))
+        spec.ParseFromString(envelope)
+        new = self._new_task(spec, now_ms, policies)
+        if not new.run_at_ms and not new.start_by_ms and len(header) <= HEADER_KNOWN_BYTES_MAX:
+            if len(self._known_headers) >= HEADERS_KNOWN_MAX:
+                self._known_headers.clear()
+            policy = self._default_policy if policies is None else policies.of(new.queue)
+            self._known_headers[header] = policy, new[:3], new[4:9], new[10:]
+        return new
+
+    def _new_task(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None) -> NewTask:
         queue = self.queue(spec.queue)
         policy = self._default_policy if policies is None else policies.of(queue)
         if spec.type not in self._known_types:
