@@ -113,8 +113,9 @@ def _scan(
         if kind == _LENGTH:
             size = data[offset]
             offset += 1
-            if size >= 0x80:
-                size, offset = _varint(data, offset - 1)
+            if size >= 0x80:  # of two bytes, as a rule
+                high = data[offset]
+                size, offset = (size + (high - 1 << 7), offset + 1) if high < 0x80 else _varint(data, offset - 1)
             if size > end - offset:
                 raise BrokenBytesError
             if tag in inside:

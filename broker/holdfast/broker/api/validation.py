@@ -110,7 +110,8 @@ class Validator(RunSpecs, PageTokens):
     # --- shared -----------------------------------------------------------------------------------------------
 
     def batch(self, count: int, field: str) -> None:
-        fields.batch(count, field, self._config.batch_tasks_max)
+        if not 0 < count <= self._config.batch_tasks_max:
+            fields.batch(count, field, self._config.batch_tasks_max)  # refuses
 
     def queues(self, count: int) -> None:
         fields.batch(count, "queues", QUEUES_PER_STATS_MAX)
@@ -235,10 +236,11 @@ class Validator(RunSpecs, PageTokens):
 
     def claim_ref(self, ref: pb.ClaimRef | pb.AckRange) -> tuple[bytes, int]:
         task_id = self.task_id(ref.task_id)
-        for name, value in (("token", ref.token), ("secret", ref.secret)):
-            if not value:
-                raise RefusedError(MISSING_FIELD, "Expected {field} from the claim, but it is missing.", name)
-        return task_id, ref.token << SECRET_BITS | ref.secret
+        token, secret = ref.token, ref.secret
+        if not token or not secret:
+            name = "secret" if token else "token"
+            raise RefusedError(MISSING_FIELD, "Expected {field} from the claim, but it is missing.", name)
+        return task_id, token << SECRET_BITS | secret
 
     def ack_range(self, wanted: pb.AckRange) -> AckRange:
         task_id, token = self.claim_ref(wanted)
@@ -295,13 +297,14 @@ class Validator(RunSpecs, PageTokens):
 
     def _queues_to_claim_from(self, names: Sequence[str]) -> list[bytes]:
         fields.batch(len(names), "queues", QUEUES_PER_RESERVE_MAX)
-        return [self.queue(name, f"queues[{index}]") for index, name in enumerate(names)]
+        known = self._known_queues.get
+        return [known(name) or self.queue(name, f"queues[{index}]") for index, name in enumerate(names)]
 
     def await_tasks(self, request: pb.AwaitTasksRequest) -> AwaitWanted:
         return AwaitWanted(
             queues=list(dict.fromkeys(self._queues_to_claim_from(request.queues))),
             wait_ms=self.wait_ms(request.wait_ms),
-            worker=fields.text(request.worker, "worker"),
+            worker=fields.name(request.worker, "worker"),
             request_id=fields.text(request.claim_request_id, "claim_request_id"),
             tasks_max=fields.number(request.max_tasks, "max_tasks", 0, self._config.batch_tasks_max) or 1,
             callers=fields.number(request.callers, "callers", 0, CALLERS_MAX) or 1,
@@ -317,7 +320,7 @@ class Validator(RunSpecs, PageTokens):
             tasks_max=fields.number(request.max_tasks, "max_tasks", 1, config.batch_tasks_max),
             lease_ms=self.lease_ms(request.lease_ms),
             wait_ms=self.wait_ms(request.wait_ms),
-            worker=fields.text(request.worker, "worker"),
+            worker=fields.name(request.worker, "worker"),
             request_id=fields.text(request.claim_request_id, "claim_request_id"),
             queue_tasks_max=self._queue_tasks_max(queues, request.queue_tasks_max) if request.queue_tasks_max else {},
             type_lease_ms=self._type_lease_ms(request.type_lease_ms) if request.type_lease_ms else {},
