@@ -117,7 +117,7 @@ def decode_refusal(body: bytes) -> Refused:
 class FrameReader:
     """Cuts what arrives into frames, however it arrives."""
 
-    __slots__ = ("_bytes_max", "_frame", "_kept_bytes", "_missing", "_parts", "_room", "_start")
+    __slots__ = ("_bytes_max", "_frame", "_kept_bytes", "_missing", "_parts", "_room", "_start", "is_between")
 
     def __init__(self, bytes_max: int, room: Room) -> None:
         """`bytes_max`: of what follows the size of a frame; larger ones are passed over. `room`: for the pieces of
@@ -129,11 +129,7 @@ class FrameReader:
         self._parts: list[bytes] | None = None  # of its body; None: it is passed over
         self._missing = 0  # bytes of its body
         self._kept_bytes = 0
-
-    @property
-    def is_between(self) -> bool:
-        """Whether nothing of a frame has come that is not complete."""
-        return self._frame is None and not self._start
+        self.is_between = True  # nothing of a frame has come that is not complete
 
     def raise_limit(self, bytes_max: int) -> None:
         """Frames may be larger from now on."""
@@ -182,6 +178,7 @@ class FrameReader:
             self._missing = stop - body_at
             self._go_on(data[body_at:], frames)
             break
+        self.is_between = self._frame is None and not self._start
         return frames
 
     def drop(self) -> None:
@@ -189,6 +186,7 @@ class FrameReader:
         self._room.give_back(self._kept_bytes)
         self._kept_bytes = 0
         self._parts, self._frame, self._start = None, None, b""
+        self.is_between = True
 
     def _go_on(self, data: bytes, frames: list[Frame]) -> int:
         """More of the body that is not complete; returns how much of the data that was."""

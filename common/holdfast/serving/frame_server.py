@@ -141,8 +141,8 @@ class _Call:
     """A call under way, as those who answer it see it."""
 
     __slots__ = (
-        "_answered", "_connection", "_deadline_s", "_is_cancelled", "_is_done", "_metadata", "_started_s",
-        "_waits_for", "number", "served", "size",
+        "_answered", "_connection", "_deadline_s", "_is_cancelled", "_metadata", "_started_s",
+        "_waits_for", "is_done", "number", "served", "size",
     )  # fmt: skip
 
     def __init__(
@@ -152,7 +152,7 @@ class _Call:
         self._metadata = metadata
         self._started_s = time.monotonic()
         self._deadline_s = self._started_s + timeout_ms / 1000 if timeout_ms else None
-        self._is_done = False
+        self.is_done = False
         self._is_cancelled = False
         self._answered: Coroutine[Any, Any, Any] | None = None  # what makes the answer
         self._waits_for: asyncio.Future[Any] | None = None
@@ -167,14 +167,14 @@ class _Call:
         return None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
 
     def done(self) -> bool:
-        return self._is_done
+        return self.is_done
 
     def is_overdue(self, now_s: float) -> bool:
         return self._deadline_s is not None and now_s > self._deadline_s
 
     def cancel(self) -> None:
         """The caller waits no longer."""
-        self._is_done = True
+        self.is_done = True
         # What has come to its end already goes on in a moment, and hears of it then.
         self._is_cancelled = self._waits_for is None or not self._waits_for.cancel()
 
@@ -199,7 +199,12 @@ class _Call:
             except StopIteration as end:
                 self._connection.answer(self, self.served.encode(end.value))
             else:
-                self._wait_for(waits_for)
+                if waits_for is None:  # it only lets others have their turn
+                    asyncio.get_running_loop().call_soon(self._go_on)
+                    return
+                waits_for._asyncio_future_blocking = False  # as tasks do it: others may wait for the same
+                waits_for.add_done_callback(self._go_on)
+                self._waits_for = waits_for
                 return
         except asyncio.CancelledError:
             code = "CANCELLED"
@@ -209,16 +214,8 @@ class _Call:
         self._answered = None
         self.end(code)
 
-    def _wait_for(self, ended: asyncio.Future[Any] | None) -> None:
-        if ended is None:  # it only lets others have their turn
-            asyncio.get_running_loop().call_soon(self._go_on)
-            return
-        ended._asyncio_future_blocking = False  # as tasks do it: others may wait for the same
-        ended.add_done_callback(self._go_on)
-        self._waits_for = ended
-
     def end(self, code: str) -> None:
-        self._is_done = True
+        self.is_done = True
         self._connection.ended(self)
         self.served.observed.observe(code, time.monotonic() - self._started_s)
 
@@ -296,7 +293,11 @@ class _Connection(asyncio.Protocol):
         frames = self._frames
         try:
             for _ in range(min(CALLS_AT_ONCE, len(frames))):
-                self._take(frames.popleft())
+                frame = frames.popleft()
+                if frame.kind == codec.CALL and self._has_said_hello:
+                    self._begin(frame)
+                else:
+                    self._take(frame)
                 if self._has_ended:
                     return
         except BrokenFrameError as error:
@@ -322,9 +323,8 @@ class _Connection(asyncio.Protocol):
     # --- what comes ---------------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind == codec.CALL and self._has_said_hello:
-            self._begin(frame)
-        elif frame.kind == codec.CANCEL and self._has_said_hello:
+        """What is no call."""
+        if frame.kind == codec.CANCEL and self._has_said_hello:
             call = self._forget(frame.call)
             if call is not None:
                 call.cancel()
@@ -388,20 +388,20 @@ class _Connection(asyncio.Protocol):
     # --- what leaves --------------------------------------------------------------------------------------------
 
     def answer(self, call: _Call, response: bytes) -> None:
-        if self._transport is not None and not call.done():
+        if self._transport is not None and not call.is_done:
             self._send(codec.encode_answer(call.number, len(response)), response)
 
     def refuse(self, call: _Call, error: Exception) -> str:
         """Ends a call with what is wrong with it; returns its code."""
         code, message, details = self._server.refuse(call.served.name, error)
         forget_frames(error)
-        if self._transport is not None and not call.done():
+        if self._transport is not None and not call.is_done:
             self._send(codec.encode_refusal(call.number, _CODES[code], message, details or b""))
         return code
 
     def end_untold(self, call: _Call) -> None:
         """Of a call that was ended, and not by its caller: it would wait for ever."""
-        if self._transport is not None and not call.done():
+        if self._transport is not None and not call.is_done:
             self._send(codec.encode_refusal(call.number, _CODES["CANCELLED"], "The server has ended the call."))
 
     def ended(self, call: _Call) -> None:
