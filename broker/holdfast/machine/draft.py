@@ -250,7 +250,8 @@ class Draft:
         for subqueue in self._dirty_subqueues:
             subqueue.is_dirty = False
             writes[subqueue.key] = subqueue.encode() if subqueue.ready else None
-        self._write_ages()
+        if self._dirty_ages:
+            self._write_ages()
         for key in self._dirty_counts:
             count = self._counts[key]
             writes[key] = count.to_bytes(4, "big") if count else None
@@ -261,7 +262,8 @@ class Draft:
         self._fetched = {}
         self._dirty_queues = {}
         self._dirty_subqueues = []
-        self._ages_were_written()
+        if self._dirty_ages:
+            self._ages_were_written()
         self._dirty_counts = set()
         self.runs.were_written()
         self._shrink()

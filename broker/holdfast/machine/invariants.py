@@ -120,10 +120,10 @@ def _run_violations(kv: Rows, runs: dict[bytes, Run]) -> list[str]:
     """Stretches follow each other, none is two that could be one, and there are payloads while they are needed."""
     found = []
     payloads = {key[1:]: RunPayloads(row) for key, row in _family(kv, keys.RUN_PAYLOADS)}
-    needed = {key[1:] for key, run in runs.items() if run.has_payloads}
+    needed = {key[1:] for key, run in runs.items() if run.unfinished}
     found += [f"run {key.hex()} is not as its payloads are" for key in payloads.keys() ^ needed]
     for key, run in runs.items():
-        if key != keys.run(run.last_sequence) or run.is_empty or run.stretches[-1].end != run.count:
+        if key != keys.run(run.last_sequence) or not run.there or run.stretches[-1].end != run.count:
             found.append(f"run {key.hex()} has other tasks than it says")
         spans = list(run.spans())
         for (before_start, before), (start, stretch) in pairwise(spans):

@@ -68,6 +68,10 @@ class OutOfOrderError(RuntimeError):
     """An entry was applied that is not the next one: the replica would diverge, so it stops."""
 
 
+def _out_of_order(meta: Meta, index: int) -> OutOfOrderError:
+    return OutOfOrderError(f"expected the entry of index {meta.applied_index + 1}, but got that of {index}")
+
+
 def _apply_leader_started(draft: Draft, entry: LeaderStarted) -> list[Outcome]:
     if entry.stepped:
         draft.meta.stepped_ms = draft.now_ms
@@ -126,8 +130,11 @@ class Machine:
         """One outcome per item of the entry, in order."""
         draft = self._draft
         meta = draft.meta
-        self._check_next(index)
-        draft.now_ms = meta.now_ms = max(meta.now_ms, entry.now_ms)
+        if index != meta.applied_index + 1:
+            raise _out_of_order(meta, index)
+        if entry.now_ms > meta.now_ms:
+            meta.now_ms = entry.now_ms
+        draft.now_ms = meta.now_ms
         outcomes = _HANDLERS[type(entry)](draft, entry)
         meta.applied_index = index
         meta.applied_term = term
@@ -135,14 +142,11 @@ class Machine:
 
     def pass_over(self, index: int, term: int) -> None:
         """An entry that is none of the machine's business, and has its place in the log like any other."""
-        self._check_next(index)
-        self._draft.meta.applied_index = index
-        self._draft.meta.applied_term = term
-
-    def _check_next(self, index: int) -> None:
-        expected = self._draft.meta.applied_index + 1
-        if index != expected:
-            raise OutOfOrderError(f"expected the entry of index {expected}, but got that of {index}")
+        meta = self._draft.meta
+        if index != meta.applied_index + 1:
+            raise _out_of_order(meta, index)
+        meta.applied_index = index
+        meta.applied_term = term
 
     def commit(self) -> Effects:
         """Writes what was applied as one atomic batch, the applied index inside, and returns what follows from it."""

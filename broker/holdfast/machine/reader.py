@@ -31,6 +31,7 @@ from holdfast.machine.runs import find_run
 
 EnvelopeOf = Callable[[bytes], bytes | None]  # of an unfinished task, by its id
 
+PAYLOADS_KEPT = 2  # runs: who hands out tasks one by one, or across the end of a run, asks for them again at once
 MESSAGES_PAGE = 16  # read at once: each may be as large as a call
 
 
@@ -81,7 +82,7 @@ class TaskView:
 class Reader:
     """The rows of a state. The machine owns it; whoever decides reads through it, and only the machine writes."""
 
-    __slots__ = ("_run_at_hand", "get", "get_many", "scan")
+    __slots__ = ("_payloads", "_run_at_hand", "get", "get_many", "scan")
 
     # As the state has them: nothing in between, because whoever picks tasks reads much.
     get: Callable[[bytes], bytes | None]
@@ -92,6 +93,7 @@ class Reader:
         """`run_at_hand`: the run of a task, where it need not be read to know which tasks are in it."""
         self.get, self.get_many, self.scan = rows.get, rows.get_many, rows.scan
         self._run_at_hand = run_at_hand
+        self._payloads: dict[int, RunPayloads] = {}  # that were read last, by the sequence of the last task
 
     # --- tasks ------------------------------------------------------------------------------------------------
 
@@ -123,12 +125,23 @@ class Reader:
 
     def envelopes(self, task_ids: list[bytes]) -> list[bytes | None]:
         """Of unfinished tasks; None for one that finished meanwhile."""
-        found = self.get_many([keys.envelope(task_id) for task_id in task_ids])
-        in_runs = RunReader(self)
-        for index, row in enumerate(found):
-            if row is None:
-                found[index] = in_runs.envelope(task_ids[index])
+        found = [self._envelope_at_hand(task_id) for task_id in task_ids]
+        unknown = [index for index, envelope in enumerate(found) if envelope is None]
+        if unknown:
+            in_runs = RunReader(self)
+            rows = self.get_many([keys.envelope(task_ids[index]) for index in unknown])
+            for index, row in zip(unknown, rows, strict=True):
+                found[index] = in_runs.envelope(task_ids[index]) if row is None else row
         return found
+
+    def _envelope_at_hand(self, task_id: bytes) -> bytes | None:
+        """Of an unfinished task of a run that is at hand. What else is known at hand may be ahead of the state."""
+        run = self._run_at_hand(task_id)
+        place = None if run is None else run.place(task_id)
+        if run is None or place is None or run.stretch_at(place)[1].state not in (READY, CLAIMED):
+            return None
+        payloads = self._payloads_of(run)
+        return None if payloads is None else payloads.envelope(place)
 
     def envelope_reader(self) -> EnvelopeOf:
         """The same one by one, until something is applied: of neighbours in a run, what they share is read once."""
@@ -143,7 +156,26 @@ class Reader:
     def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
         """What so many consecutive tasks of a run share, and the payload of each; None if none of them is in a run, or
         all have finished."""
-        return RunReader(self, self._run_at_hand(task_id)).payloads(task_id, count)
+        run = self._run_at_hand(task_id)
+        if run is None or run.place(task_id) is None:
+            run = find_run(self, task_id)
+        place = None if run is None else run.place(task_id)
+        payloads = self._payloads_of(run) if run is not None and run.unfinished else None
+        return None if payloads is None or place is None else (payloads.header, payloads.slice(place, count))
+
+    def _payloads_of(self, run: Run) -> RunPayloads | None:
+        """Of a run some of whose tasks have not finished. They never change, so it does not matter when they were
+        read."""
+        payloads = self._payloads.get(run.last_sequence)
+        if payloads is None:
+            row = self.get(keys.run_payloads(run.last_sequence))
+            if row is None:
+                return None
+            payloads = RunPayloads(row)
+            if len(self._payloads) >= PAYLOADS_KEPT:
+                del self._payloads[next(iter(self._payloads))]
+            self._payloads[run.last_sequence] = payloads
+        return payloads
 
     def ranges_at(self, task_ids: list[bytes]) -> list[TaskRange]:
         """The tasks that a row stands for in an index of CLAIM_EXPIRY or RETENTION: that of a stretch has the id of
@@ -256,9 +288,9 @@ class RunReader:
 
     __slots__ = ("_payloads", "_rows", "_run")
 
-    def __init__(self, rows: Rows, run: Run | None = None) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._run = run
+        self._run: Run | None = None
         self._payloads: tuple[Run, RunPayloads] | None = None
 
     def _find(self, task_id: bytes) -> tuple[Run, int] | None:
@@ -277,11 +309,6 @@ class RunReader:
             return None
         payloads = self._payloads_of(found[0])
         return None if payloads is None else payloads.envelope(found[1])
-
-    def payloads(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
-        found = self._find(task_id)
-        payloads = None if found is None else self._payloads_of(found[0])
-        return None if found is None or payloads is None else (payloads.header, payloads.slice(found[1], count))
 
     def range_at(self, last_id: bytes) -> TaskRange:
         found = self._find(last_id)

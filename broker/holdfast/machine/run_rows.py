@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, later_task_id, later_token, task_id_sequence, task_id_time_ms
+from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, later_token, task_id_sequence, task_id_time_ms
 from holdfast.machine.new_runs import SIZE_BYTES, NewRun, unpack_sizes
-from holdfast.machine.rows import CLAIMED, NOT_DEAD, READY, Execution
+from holdfast.machine.rows import NOT_DEAD, READY, SUCCEEDED, Execution
 
 RUN_TASKS_MAX = 128  # of one run: its row is written anew with whatever a task of it does
 RUN_BYTES_MAX = 256 * 1024  # of its payloads: whoever hands out one task reads all of them
@@ -52,9 +52,9 @@ class Run:
     """What the tasks of a run share, and what they are doing."""
 
     __slots__ = (
-        "_packed", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags", "header_bytes",
-        "largest_bytes", "max_attempts", "max_claims", "priority", "queue", "result_ttl_ms", "sizes", "stretches",
-        "timeout_ms", "type",
+        "_first_number", "_packed", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags",
+        "header_bytes", "largest_bytes", "last_sequence", "max_attempts", "max_claims", "priority", "queue",
+        "result_ttl_ms", "sizes", "stretches", "there", "timeout_ms", "type", "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Run:
         stretches: list[Stretch],
     ) -> None:  # fmt: skip
         self.first_id = first_id
+        self._first_number = int.from_bytes(first_id, "big")
         self.first_sequence = task_id_sequence(first_id)
         self.enqueued_ms = task_id_time_ms(first_id)
         self.priority = priority
@@ -76,8 +77,12 @@ class Run:
         self.type = type
         self.sizes = sizes  # of the payloads, packed
         self.count = len(sizes) // SIZE_BYTES
+        self.last_sequence = self.first_sequence + self.count - 1
         self.largest_bytes = envelope_bytes(header_bytes, max(unpack_sizes(sizes)))
         self.stretches = stretches
+        self.there = self.unfinished = 0  # of its tasks: how many are in it, and how many of those have not finished
+        for start, stretch in self.spans():
+            self._count(stretch, stretch.end - start)
         self._packed = [stretch.encode() for stretch in stretches]
         # What never changes is encoded once.
         self._shared = (
@@ -97,26 +102,20 @@ class Run:
             len(new.header), new.queue, new.type, new.sizes, stretches,
         )  # fmt: skip
 
-    @property
-    def last_sequence(self) -> int:
-        return self.first_sequence + self.count - 1
-
-    @property
-    def has_payloads(self) -> bool:
-        """Whether some of its tasks have not finished."""
-        return any(stretch.state in (READY, CLAIMED) for stretch in self.stretches)
-
-    @property
-    def is_empty(self) -> bool:
-        return all(stretch.state == DEPARTED for stretch in self.stretches)
+    def _count(self, stretch: Stretch, tasks: int) -> None:
+        """So many more of its tasks are in this state."""
+        if stretch.state != DEPARTED:
+            self.there += tasks
+            if stretch.state != SUCCEEDED:
+                self.unfinished += tasks
 
     def place(self, task_id: bytes) -> int | None:
         """Of a task of the run, also of one that has departed."""
-        place = task_id_sequence(task_id) - self.first_sequence
-        return place if 0 <= place < self.count and self.id_at(place) == task_id else None
+        place = int.from_bytes(task_id, "big") - self._first_number
+        return place if 0 <= place < self.count else None
 
     def id_at(self, place: int) -> bytes:
-        return later_task_id(self.first_id, place) if place else self.first_id
+        return (self._first_number + place).to_bytes(16, "big") if place else self.first_id
 
     def stretch_at(self, place: int) -> tuple[int, Stretch]:
         """Where the stretch begins that a place is in, and the stretch."""
@@ -138,6 +137,8 @@ class Run:
         old = stretches[index]
         old_start = stretches[index - 1].end if index else 0
         assert changed.end <= old.end, "a stretch changes as a whole or in part"
+        self._count(old, start - changed.end)
+        self._count(changed, changed.end - start)
         went, parts = [(old_start, old)], []
         if old_start < start:
             parts.append((old_start, old._replace(end=start)))
@@ -235,12 +236,8 @@ class RunPayloads:
 
     def slice(self, place: int, count: int) -> list[bytes]:
         """The payloads of so many tasks."""
-        offset = self._begin + sum(self.sizes[:place])
-        found = []
-        for size in self.sizes[place : place + count]:
-            found.append(self._row[offset : offset + size])
-            offset += size
-        return found
+        row, offset = self._row, self._begin + sum(self.sizes[:place])
+        return [row[offset : (offset := offset + size)] for size in self.sizes[place : place + count]]
 
     def envelope(self, place: int) -> bytes:
         """What the task of that place would have been handed over as by itself."""

@@ -8,7 +8,7 @@ from holdfast.machine.ids import task_id_sequence
 from holdfast.machine.kv import Rows
 from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED, Execution
-from holdfast.machine.run_rows import DEPARTED, RUN_TASKS_MAX, Run, RunPayloads, Stretch, stretch_row
+from holdfast.machine.run_rows import RUN_TASKS_MAX, Run, RunPayloads, Stretch, stretch_row
 
 RUNS_CACHED_MAX = 2_000
 
@@ -29,16 +29,22 @@ def _read_run(rows: Rows, sequence: int) -> Run | None:
     return Run.decode(found[0][1]) if found else None
 
 
+def index_key(run: Run, stretch: Stretch) -> bytes | None:
+    """Under which a stretch is in the index of its state."""
+    end, state, _, _, timer_ms, _ = stretch
+    if state == READY:
+        return keys.ready(run.queue, run.priority, run.first_sequence + end - 1)
+    if state == CLAIMED:
+        return keys.claim_expiry(timer_ms, run.id_at(end - 1))
+    return keys.retention(timer_ms, run.id_at(end - 1)) if state == SUCCEEDED else None
+
+
 def index_row(run: Run, start: int, stretch: Stretch) -> tuple[bytes, bytes] | None:
     """The row of a stretch that begins at `start`, in the index of its state."""
-    if stretch.state == READY:
-        key = keys.ready(run.queue, run.priority, run.first_sequence + stretch.end - 1)
-        return key, ready_row(run.id_at(start), run.largest_bytes, stretch.end - start)
-    if stretch.state == CLAIMED:
-        return keys.claim_expiry(stretch.timer_ms, run.id_at(stretch.end - 1)), stretch_row(stretch.end - start)
-    if stretch.state == SUCCEEDED:
-        return keys.retention(stretch.timer_ms, run.id_at(stretch.end - 1)), stretch_row(stretch.end - start)
-    return None
+    key, count = index_key(run, stretch), stretch.end - start
+    if key is None:
+        return None
+    return key, ready_row(run.id_at(start), run.largest_bytes, count) if stretch.state == READY else stretch_row(count)
 
 
 def own_index_row(task_id: bytes, task: Execution) -> tuple[bytes, bytes]:
@@ -90,22 +96,21 @@ class Runs:
         self._known[last] = self._changed[last] = run
         self._order.append(last)
         writes[keys.run_payloads(last)] = RunPayloads.encode(header, run.sizes, payloads)
-        self._index(run, (), run.spans(), writes)
+        self._enter(run, run.spans(), writes)
 
     def change(self, run: Run, start: int, stretch: Stretch, writes: Writes) -> None:
         """The tasks from `start` up to the end of the stretch are in its state from now on."""
         self._changed[run.last_sequence] = run
-        self._index(run, *run.replace(start, stretch), writes)
-        if stretch.state in (SUCCEEDED, DEPARTED) and not run.has_payloads:
+        went, came = run.replace(start, stretch)
+        for _, former in went:
+            key = index_key(run, former)
+            if key is not None:
+                writes[key] = None
+        self._enter(run, came, writes)
+        if not run.unfinished:
             writes[keys.run_payloads(run.last_sequence)] = None
 
-    def _index(
-        self, run: Run, went: Iterable[tuple[int, Stretch]], came: Iterable[tuple[int, Stretch]], writes: Writes
-    ) -> None:
-        for start, stretch in went:
-            row = index_row(run, start, stretch)
-            if row is not None:
-                writes[row[0]] = None
+    def _enter(self, run: Run, came: Iterable[tuple[int, Stretch]], writes: Writes) -> None:
         for start, stretch in came:
             row = index_row(run, start, stretch)
             if row is not None:
@@ -138,11 +143,11 @@ class Runs:
     def write(self, writes: Writes) -> None:
         """The rows of those that have changed."""
         for last, run in self._changed.items():
-            writes[keys.run(last)] = None if run.is_empty else run.encode()
+            writes[keys.run(last)] = run.encode() if run.there else None
 
     def were_written(self) -> None:
         for last, run in self._changed.items():
-            if run.is_empty:
+            if not run.there:
                 del self._known[last]
                 del self._order[bisect_left(self._order, last)]
         self._changed = {}

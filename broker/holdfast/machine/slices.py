@@ -10,6 +10,19 @@ from holdfast.machine.run_rows import DEPARTED, Run, Stretch
 Slice = tuple[Run, int, Stretch, int]
 
 
+def slice_of(draft: Draft, task_id: bytes) -> Slice | None:
+    """Where in its run a task is; None if it is in none, or not any more."""
+    # What is at hand depends on the replica. What is done must not: a task is in a run or has rows, never both.
+    run = draft.runs.at_hand(task_id)
+    place = None if run is None else run.place(task_id)
+    if run is None and draft.own_execution(task_id) is None and (found := draft.runs.find(task_id)) is not None:
+        run, place = found
+    if run is None or place is None:
+        return None
+    start, stretch = run.stretch_at(place)
+    return (run, place, stretch, start) if stretch.state != DEPARTED else None
+
+
 def slices(draft: Draft, task_id: bytes, count: int) -> Iterator[tuple[int, int, Slice | None]]:
     """Consecutive tasks, in parts: which is the first, how many, and where in their run they are; None if they are in
     no run, or not any more. What is done with a part may change the run before the next part is asked for."""

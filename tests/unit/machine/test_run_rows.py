@@ -77,8 +77,9 @@ def test_each_task_is_in_the_state_it_was_brought_into(count: int, seed: int) ->
         read_back = Run.decode(run.encode())
         assert told(read_back) == model
         assert read_back.encode() == run.encode()
-        assert run.is_empty == all(state == DEPARTED for state, _, _ in model)
-        assert run.has_payloads == any(state in (READY, CLAIMED) for state, _, _ in model)
+        for each in (run, read_back):
+            assert each.there == sum(state != DEPARTED for state, _, _ in model)
+            assert each.unfinished == sum(state in (READY, CLAIMED) for state, _, _ in model)
 
 
 @quick

@@ -11,10 +11,10 @@ from holdfast.machine.incarnations import begin_incarnation
 from holdfast.machine.invariants import violations
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun, pack_sizes
-from holdfast.machine.outcomes import AcceptedRun, AckedRange, Changed, Claimed
+from holdfast.machine.outcomes import AcceptedRun, Acked, AckedRange, Changed, Claimed, Moved
 from holdfast.machine.reader import Reader
 from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND
-from holdfast.machine.rows import CLAIMED, READY
+from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
 from holdfast.machine.run_entries import AckRange, TaskRange
 from holdfast.machine.run_rows import RUN_TASKS_MAX
 from holdfast.machine.task_walk import walk
@@ -65,6 +65,34 @@ def test_a_hundred_tasks_that_come_and_go_together_cost_a_few_rows(shard: RunSha
     shard.now_ms += KEEP_MS
     assert shard.apply(run_entries.PurgeRanges(shard.now_ms, [TaskRange(first, 100)])) == [Changed(100)]
     assert shard.families() == Counter({keys.META: 1, keys.QUEUE: 1})
+    assert violations(shard.kv) == []
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_tasks_that_are_claimed_acked_and_purged_one_by_one_stay_in_their_run(
+    shard: RunShard, *, at_hand: bool
+) -> None:
+    first = shard.enqueue_run(b"a", b"b", b"c").task_id
+    ids = [later_task_id(first, index) for index in range(3)]
+    for index, task_id in enumerate(ids):
+        if not at_hand:
+            shard.machine = Machine(shard.kv)
+        (claimed,) = shard.apply(
+            entries.Claim(shard.now_ms, shard.now_ms + LEASE_MS, b"worker", b"r%d" % index, 10**9, [task_id], [])
+        )
+        assert isinstance(claimed, Claimed)
+        assert shard.machine.claims_of_request(b"worker", b"r%d" % index) == [claimed]
+        assert shard.machine.reader.envelopes([task_id]) == [b"\x1a\x01" + b"abc"[index : index + 1]]
+        assert shard.ack(task_id, claimed.token) == Acked(())
+        assert shard.ack(task_id, claimed.token) == Acked(())  # again
+        assert shard.machine.reader.envelopes([task_id]) == [None]
+        assert keys.EXECUTION not in shard.families()
+        assert violations(shard.kv) == []
+    shard.now_ms += KEEP_MS
+    for task_id in ids:
+        assert shard.apply(entries.Purge(shard.now_ms, [task_id])) == [Moved(SUCCEEDED)]
+        assert keys.EXECUTION not in shard.families()
+    assert keys.RUN not in shard.families()
     assert violations(shard.kv) == []
 
 

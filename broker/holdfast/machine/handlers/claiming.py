@@ -11,7 +11,7 @@ from holdfast.machine.rejections import not_alone, not_ready, stale_token, start
 from holdfast.machine.rows import CLAIMED, READY, STATE_NAMES, ClaimRequest, Execution, bucket_row
 from holdfast.machine.run_rows import Run, Stretch
 from holdfast.machine.run_transitions import claim_ready
-from holdfast.machine.slices import Slice, slices
+from holdfast.machine.slices import Slice, slice_of, slices
 from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_until
 
 
@@ -19,8 +19,9 @@ def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
     """Claims the tasks that the leader chose. A repeated request gets what it was given and claims nothing new."""
     for level in entry.levels:
         _keep_level(draft, level)
-    if entry.request_id:
-        held = claims_of_request(draft, entry.worker, entry.request_id)
+    before = _request_row(draft, entry.worker, entry.request_id) if entry.request_id else None
+    if before is not None:
+        held = _still_held(draft, before)
         if held:
             _keep_ready(draft, entry)
             return list(held)
@@ -28,9 +29,9 @@ def apply_claim(draft: Draft, entry: Claim) -> list[Outcome]:
     for mark in entry.marks:
         raise_mark(draft, mark)
     if entry.request_id:
-        claims = tuple((done.task_id, done.token, done.tasks) for done in outcomes if isinstance(done, Claimed))
+        claims = tuple([(done.task_id, done.token, done.tasks) for done in outcomes if isinstance(done, Claimed)])
         if claims:
-            _remember_request(draft, entry, claims)
+            _remember_request(draft, entry, before, claims)
     return outcomes
 
 
@@ -43,7 +44,7 @@ def _claim_slices(draft: Draft, entry: Claim) -> list[Outcome]:
     """Each id stands for itself and those behind it in its run."""
     outcomes: list[Outcome] = []
     for first_id, count in zip(entry.task_ids, entry.counts, strict=True):
-        if count == 1 and draft.own_execution(first_id) is not None:
+        if count == 1:
             outcomes.append(_claim_one(draft, first_id, entry))
             continue
         for index, part, found in slices(draft, first_id, count):
@@ -74,10 +75,19 @@ def _keep_ready(draft: Draft, entry: Claim) -> None:
 
 def claims_of_request(draft: Draft, worker: bytes, request_id: bytes) -> list[Claimed]:
     """The claims that a worker's request was given and that still hold."""
+    known = _request_row(draft, worker, request_id)
+    return [] if known is None else _still_held(draft, known)
+
+
+def _request_row(draft: Draft, worker: bytes, request_id: bytes) -> ClaimRequest | None:
     row = draft.get(keys.claim_request(worker, request_id))
+    return None if row is None else ClaimRequest.decode(row)
+
+
+def _still_held(draft: Draft, known: ClaimRequest) -> list[Claimed]:
     held: list[Claimed] = []
-    for first_id, token, count in ClaimRequest.decode(row).claims if row is not None else ():
-        for index, part, found in slices(draft, first_id, count) if count > 1 else [(0, 1, None)]:
+    for first_id, token, count in known.claims:
+        for index, part, found in slices(draft, first_id, count) if count > 1 else [(0, 1, slice_of(draft, first_id))]:
             held += _held(draft, later_task_id(first_id, index), later_token(token, index), part, found)
     return held
 
@@ -100,7 +110,10 @@ def _held(draft: Draft, first_id: bytes, token: int, count: int, found: Slice | 
 
 
 def _claim_one(draft: Draft, task_id: bytes, entry: Claim) -> Outcome:
-    task = draft.execution(task_id)
+    found = slice_of(draft, task_id)
+    if found is not None:
+        return _claim_part(draft, *found[:3], 1, entry)[0]
+    task = draft.own_execution(task_id)
     if task is None:
         return task_not_found()
     if task.state != READY:
@@ -144,11 +157,13 @@ def _keep_level(draft: Draft, level: BucketLevel) -> None:
         remember_until(draft, full_ms, key)
 
 
-def _remember_request(draft: Draft, entry: Claim, claims: tuple[tuple[bytes, int, int], ...]) -> None:
+def _remember_request(
+    draft: Draft, entry: Claim, before: ClaimRequest | None, claims: tuple[tuple[bytes, int, int], ...]
+) -> None:
+    """In the place of what was there `before`."""
     key = keys.claim_request(entry.worker, entry.request_id)
-    before = draft.get(key)
     if before is not None:
-        draft.delete(keys.key_expiry(ClaimRequest.decode(before).key_expiry_ms, key))
+        draft.delete(keys.key_expiry(before.key_expiry_ms, key))
     draft.put(key, ClaimRequest(entry.key_expiry_ms, claims).encode())
     remember_until(draft, entry.key_expiry_ms, key)
 

@@ -11,6 +11,8 @@ from holdfast.machine.ids import task_id_time_ms
 from holdfast.machine.outcomes import Moved, Outcome
 from holdfast.machine.rejections import kept, task_not_found
 from holdfast.machine.rows import CANCELLED, DEAD, SUCCEEDED, Dedup
+from holdfast.machine.run_transitions import purge
+from holdfast.machine.slices import slice_of
 from holdfast.machine.transitions import purge_task, remember_until
 
 PURGE_PAUSE_MS = 10 * 60 * 1000  # after a step of the clock
@@ -36,7 +38,11 @@ def purge_one(draft: Draft, task_id: bytes) -> Outcome:
     paused = draft.now_ms < purge_allowed_ms(draft.meta.stepped_ms)
     if paused or task.state not in (SUCCEEDED, DEAD, CANCELLED) or task.timer_ms > draft.now_ms:
         return kept()
-    purge_task(draft, task_id, task)
+    found = slice_of(draft, task_id)
+    if found is None:
+        purge_task(draft, task_id, task)
+    else:
+        purge(draft, found[0], found[1], found[1] + 1)
     return Moved(task.state)
 
 

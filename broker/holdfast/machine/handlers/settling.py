@@ -34,7 +34,7 @@ from holdfast.machine.rows import (
 )
 from holdfast.machine.run_entries import AckRange, AckRanges
 from holdfast.machine.run_transitions import succeed
-from holdfast.machine.slices import Slice, slices
+from holdfast.machine.slices import Slice, slice_of, slices
 from holdfast.machine.transitions import (
     clear,
     enter_dead,
@@ -109,11 +109,9 @@ def _ack_part(draft: Draft, part: Slice, count: int, token: int, keep_ms: int) -
 def _ack_one(draft: Draft, item: AckItem, entry: Ack | AckAway) -> Outcome:
     if item.follow_ups or item.remote_follow_ups:
         return _ack_single(draft, item, entry)
-    # What is at hand depends on the replica. What is done must not: a task is in a run or has rows, never both.
-    if draft.runs.at_hand(item.task_id) is not None or draft.own_execution(item.task_id) is None:
-        (_, _, found), *_ = slices(draft, item.task_id, 1)
-        if found is not None and (item.result is None or not found[0].result_ttl_ms):
-            return _ack_part(draft, found, 1, item.token, entry.keep_ms) or Acked(())
+    found = slice_of(draft, item.task_id)
+    if found is not None and (item.result is None or not found[0].result_ttl_ms):
+        return _ack_part(draft, found, 1, item.token, entry.keep_ms) or Acked(())
     return _ack_single(draft, item, entry)
 
 
