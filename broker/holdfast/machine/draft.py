@@ -219,7 +219,10 @@ class Draft:
         if count is not None:
             return count
         row = self._kv.get(key)
-        return int.from_bytes(row, "big") if row is not None else 0
+        count = int.from_bytes(row, "big") if row is not None else 0
+        if len(self._counts) < COUNTS_CACHED_MAX:  # whoever claims asks for the same ones each time
+            self._counts[key] = count
+        return count
 
     def add_count(self, key: bytes, delta: int) -> None:
         counts = self._counts

@@ -10,6 +10,7 @@ SLOW_PERCENT = 10
 FAST_PPM = 500
 STEP_PATIENCE_MS = 5000  # how long a majority must be that far ahead before a leader moves shard time to it
 AGREEMENT_MS = 500  # the median counts as known if it is known to within this
+SAME_MS = 1.0  # moments that are closer to each other have the same shard time, which is told in milliseconds
 POLL_MS = 50  # how often the clocks of the group are looked at; in between they move with the monotonic clock
 
 
@@ -170,10 +171,14 @@ class ShardClock:
 
     def now_ms(self) -> int:
         """The shard time of this moment."""
-        monotonic_ms = max(self._monotonic_ms, self._source.monotonic_ms())
+        monotonic_ms = self._source.monotonic_ms()
+        if 0 < monotonic_ms - self._monotonic_ms < SAME_MS:
+            return int(self._now_ms)
+        monotonic_ms = max(self._monotonic_ms, monotonic_ms)
         elapsed_ms = monotonic_ms - self._monotonic_ms
         self._monotonic_ms = monotonic_ms
-        self._poll()
+        if self._witnesses is not None:
+            self._poll()
         own_offset_ms = self._source.wall_ms() - monotonic_ms
         if self._alone:
             self._believed.follow_own(own_offset_ms)

@@ -123,14 +123,17 @@ class Leadership:
             self.policies.changed(effects.settings)
         self.reserver.follow(effects, applied)
         self.housekeeping.arm(effects)
-        self.marks.follow(effects)
-        self.schedules.arm(effects)
+        if effects.withdrawn:
+            self.marks.follow(effects)
+        if effects.schedule_ms:
+            self.schedules.arm(effects)
         self.stats.follow(effects)
         if self.allocations is not None and self.allocations.has_allocations and (effects.ready or effects.freed):
             self.allocations.follow({task.queue for task in effects.ready} | effects.freed.keys())
         if effects.died or effects.settings:
             self.alerts.follow({*effects.died, *effects.settings})
-        self.result_waiters.follow(effects.finished, effects.finished_ranges)
+        if self.result_waiters.watched:
+            self.result_waiters.follow(effects.finished, effects.finished_ranges)
         if effects.outbox and self.relay is not None:
             self.relay.wake(effects.outbox)
         for proposal, outcomes in applied:

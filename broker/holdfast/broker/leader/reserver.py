@@ -1,7 +1,7 @@
 """How tasks are handed out: reserve calls, those that wait, and claims whose caller has gone."""
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from holdfast.broker.leader.proposals import Proposal
 from holdfast.broker.leader.ready_waiters import HELD, NOTHING, Awaited, AwaitWanted, ReadyWaiters
 from holdfast.broker.leader.roles import Proposer
 from holdfast.broker.leader.suspects import RunDry
-from holdfast.broker.leader.waiters import Waiter, Waiters
+from holdfast.broker.leader.waiters import ClaimProposal, Waiter, Waiters
 from holdfast.broker.policy.policies import Policies
 from holdfast.broker.scheduler.allocation_use import NOTHING_OPEN, Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
@@ -36,7 +36,7 @@ _NOTHING = Claim(0, 0, b"", b"", 0, [], [])  # to ask whether a claim would be l
 Applied = list[tuple[Proposal, list[Outcome]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReserveWanted:
     """A worker's request for tasks, already validated."""
 
@@ -58,12 +58,14 @@ def _is_repeat(proposal: Proposal, outcomes: list[Outcome]) -> bool:
     entry = proposal.entry
     if not isinstance(entry, Claim) or not entry.request_id:
         return False
-    first = next((outcome for outcome in outcomes if isinstance(outcome, Claimed)), None)
-    return first is not None and not _asks_for(entry, first.task_id)
+    for outcome in outcomes:
+        if isinstance(outcome, Claimed):
+            return not _asks_for(entry, outcome.task_id)
+    return False
 
 
 def _asks_for(claim: Claim, task_id: bytes) -> bool:
-    if not claim.counts:
+    if task_id in claim.task_ids or not claim.counts:
         return task_id in claim.task_ids
     slices = zip(claim.task_ids, claim.counts, strict=True)
     return any(first_id <= task_id < later_task_id(first_id, count) for first_id, count in slices)
@@ -71,7 +73,7 @@ def _asks_for(claim: Claim, task_id: bytes) -> bool:
 
 def draw_secret() -> int:
     """What nobody can guess of the tokens of one claim. Never 0, which stands for none on the wire."""
-    return secrets.randbits(SECRET_BITS) or 1
+    return int.from_bytes(os.urandom(SECRET_BITS // 8), "big") or 1
 
 
 class Reserver:
@@ -127,8 +129,8 @@ class Reserver:
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
             self._send_home_an_older_call(wanted.worker, wanted.request_id)
-            claimed = await self._claim_unproven(wanted)
-            if claimed:
+            waiter = self._waiter(wanted)
+            if self._claim_unproven(waiter, wanted) and (claimed := await self._claimed(waiter)):
                 return claimed
             await self._proposer.read_barrier()
             if wanted.held_only:
@@ -138,18 +140,17 @@ class Reserver:
                 return held
         while True:
             waiter = self._waiter(wanted)
-            proposal = await self._claim_or_wait(waiter, deadline_ms)
+            claimed_now = await self._claim_or_wait(waiter, deadline_ms)
             if waiter.runs_dry:
                 return RunDry()
-            if proposal is None:
+            if claimed_now is None:
                 # An older call of the same request may have claimed in the last moment, for a caller that is not there.
                 return self._held_by_request(wanted.worker, wanted.request_id) if wanted.request_id else []
-            claimed = await self._claimed(proposal)
             # Every pick may have been cancelled on its way; then the wait goes on.
-            if claimed or self._clock.now_ms() >= deadline_ms:
-                return claimed
+            if claimed_now or self._clock.now_ms() >= deadline_ms:
+                return claimed_now
 
-    async def _claim_unproven(self, wanted: ReserveWanted) -> list[Claimed]:
+    def _claim_unproven(self, waiter: Waiter, wanted: ReserveWanted) -> bool:
         """Claims before it is known whether this node still leads, if there is something to claim.
 
         A claim is its own proof: only a leader's is committed. And whether the request has claimed before is found
@@ -158,15 +159,14 @@ class Reserver:
         nothing to claim, or why nothing may be claimed. In a leader that was cut off none of it need be true.
         """
         if wanted.held_only or self._held_by_request(wanted.worker, wanted.request_id):
-            return []
+            return False
         if self._picking.has_suspects(wanted.queues):
-            return []  # to ask a worker twice in one call would be to ask it anew
+            return False  # to ask a worker twice in one call would be to ask it anew
         try:
             self._proposer.check_open(_NOTHING)
-            proposal = self._claim_what_is_left(self._waiter(wanted))
+            return self._claim_what_is_left(waiter)
         except RefusedError:
-            return []
-        return [] if proposal is None else await self._claimed(proposal)
+            return False
 
     async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
         """Waits until there is a task to claim, and claims none."""
@@ -205,10 +205,11 @@ class Reserver:
 
     def _send_home_an_older_call(self, worker: bytes, request_id: bytes) -> None:
         """Who repeats a request no longer waits for its first answer: its connection broke, and nobody told us."""
-        older = self._polls.get((worker, request_id))
+        older = self._polls.get((worker, request_id)) if self._polls else None
         if older is not None:
             older.give_up()
-        self._ready_waiters.send_home(worker, request_id)
+        if self._ready_waiters:
+            self._ready_waiters.send_home(worker, request_id)
 
     def _waiter(self, wanted: ReserveWanted) -> Waiter:
         return Waiter(
@@ -222,47 +223,48 @@ class Reserver:
             self._picking.hands(wanted.worker, wanted.empty_handed, suspects_only=wanted.suspects_only),
         )
 
-    async def _claim_or_wait(self, waiter: Waiter, deadline_ms: int) -> Proposal | None:
+    async def _claim_or_wait(self, waiter: Waiter, deadline_ms: int) -> list[Claimed] | None:
+        """What it was given; None if it was nothing, or is to run dry."""
         self._proposer.check_open(_NOTHING)
-        proposal = self._claim_what_is_left(waiter)
-        if proposal is not None or waiter.runs_dry:
-            return proposal
+        if self._claim_what_is_left(waiter):
+            return await self._claimed(waiter)
+        if waiter.runs_dry:
+            return None
         wait_ms = deadline_ms - self._clock.now_ms()
-        if wait_ms <= 0:
-            # Others wait, but this caller does not: it may take what they left.
-            return self._try_claim(waiter, waiter.queues)
-        return await self._wait(waiter, wait_ms)
+        if wait_ms > 0:
+            return await self._wait(waiter, wait_ms)
+        # Others wait, but this caller does not: it may take what they left.
+        return await self._claimed(waiter) if self._try_claim(waiter, waiter.queues) else None
 
-    def _claim_what_is_left(self, waiter: Waiter) -> Proposal | None:
+    def _claim_what_is_left(self, waiter: Waiter) -> bool:
         """Where others wait already nothing is left to take, but in the other queues there may be."""
-        return self._try_claim(waiter, [queue for queue in waiter.queues if self._waiters.first(queue) is None])
+        queues = waiter.queues
+        if self._waiters:
+            queues = [queue for queue in queues if self._waiters.first(queue) is None]
+        return self._try_claim(waiter, queues)
 
-    async def _wait(self, waiter: Waiter, wait_ms: int) -> Proposal | None:
+    async def _wait(self, waiter: Waiter, wait_ms: int) -> list[Claimed] | None:
         self._waiters.add(waiter)
         name = (waiter.worker, waiter.request_id)
         if waiter.request_id:
             self._polls[name] = waiter
         timer = asyncio.get_running_loop().call_later(wait_ms / 1000, waiter.give_up)
         try:
-            return await waiter.future
-        except asyncio.CancelledError:
-            served = waiter.future
-            if served.done() and not served.cancelled() and not served.exception() and (proposal := served.result()):
-                self._release_when_claimed(proposal)
-            raise
+            return await self._claimed(waiter)
         finally:
             timer.cancel()
             self._waiters.remove(waiter)
             if self._polls.get(name) is waiter:
                 del self._polls[name]
 
-    async def _claimed(self, proposal: Proposal) -> list[Claimed]:
+    async def _claimed(self, waiter: Waiter) -> list[Claimed] | None:
+        """What it was given, once that is applied; None if it was nothing."""
         try:
-            outcomes = await asyncio.shield(proposal.future)
+            return await waiter.future
         except asyncio.CancelledError:
-            self._release_when_claimed(proposal)
+            if waiter.proposal is not None:
+                self._release_when_claimed(waiter.proposal)
             raise
-        return [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
 
     # --- picking and proposing --------------------------------------------------------------------------------
 
@@ -282,10 +284,10 @@ class Reserver:
             return False
         return True
 
-    def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> Proposal | None:
+    def _try_claim(self, waiter: Waiter, queues: list[bytes]) -> bool:
         """Picks tasks and proposes their claim in one step: the log must have claims in the order of the picks.
 
-        Also None if the caller is to run dry instead."""
+        Also False if the caller is to run dry instead."""
         if self._unsettled:
             self._adopt()
         picks = self._picking.pick(waiter, queues)
@@ -294,13 +296,13 @@ class Reserver:
         if self.scheduler.unfinished:
             self._poll_soon()
         if not picks:
-            return None
+            return False
         entry = self._claim_entry(waiter, picks)
-        proposal = Proposal(entry, picks)
+        proposal = waiter.proposal = ClaimProposal(entry, picks, waiter)
         self._claims[proposal] = None
         self._picking.was_proposed(entry)
         self._proposer.propose(proposal)
-        return proposal
+        return True
 
     def _claim_entry(self, waiter: Waiter, picks: list[Picked]) -> Claim:
         now_ms = self._clock.now_ms()
@@ -356,38 +358,45 @@ class Reserver:
         if proposal.abandoned and not _is_repeat(proposal, outcomes):
             self._release_abandoned(outcomes)
             return outcomes
-        return [*self.still_held(outcomes)]
+        return list[Outcome](self.still_held(outcomes))
 
     def _update_scheduler(self, effects: Effects, applied: Applied) -> Iterable[bytes]:
         """Tells the scheduler what was applied; returns the queues in which tasks can be picked now."""
         ready, withdrawn = still_there(effects.ready, effects.withdrawn)
-        self.scheduler.was_withdrawn(withdrawn)
-        queues = dict.fromkeys(task.queue for task in ready)
+        if withdrawn:
+            self.scheduler.was_withdrawn(withdrawn)
+        queues = dict.fromkeys([task.queue for task in ready])
         for proposal, outcomes in applied:
-            if not proposal.picks:
-                continue
-            self._claims.pop(proposal, None)
-            if proposal in self._unsettled:
-                self._unsettled.remove(proposal)
-            if isinstance(proposal.entry, Claim):
-                self._picking.was_applied(proposal.entry)
-            if _is_repeat(proposal, outcomes):
-                for picked in proposal.picks:
-                    self.scheduler.give_back(picked)
-                    queues[picked.queue] = None
-            else:
-                refused = not all(isinstance(outcome, Claimed) for outcome in outcomes)
-                for picked in proposal.picks:
-                    self.scheduler.settle(picked, refused=refused)
-                    if refused:  # a cap may have room for another one
-                        queues[picked.queue] = None
-        self.scheduler.became_ready(ready)
+            if proposal.picks:
+                for queue in self._settle(proposal, outcomes):
+                    queues[queue] = None
+        if ready:
+            self.scheduler.became_ready(ready)
         if effects.freed:
-            queues.update(dict.fromkeys(self.scheduler.was_freed(effects.freed)))
+            for queue in self.scheduler.was_freed(effects.freed):
+                queues[queue] = None
         for queue in effects.settings:
             self.scheduler.limits_changed(queue)
             queues[queue] = None
         return queues
+
+    def _settle(self, proposal: Proposal, outcomes: list[Outcome]) -> list[bytes]:
+        """A claim was applied. Returns the queues in which there may be more than was known."""
+        self._claims.pop(proposal, None)
+        if self._unsettled and proposal in self._unsettled:
+            self._unsettled.remove(proposal)
+        if isinstance(proposal.entry, Claim):
+            self._picking.was_applied(proposal.entry)
+        if _is_repeat(proposal, outcomes):
+            for picked in proposal.picks:
+                self.scheduler.give_back(picked)
+            return [picked.queue for picked in proposal.picks]
+        refused = False
+        for outcome in outcomes:
+            refused |= not isinstance(outcome, Claimed)
+        for picked in proposal.picks:
+            self.scheduler.settle(picked, refused=refused)
+        return [picked.queue for picked in proposal.picks] if refused else []  # a cap may have room for another one
 
     def serve_waiters(self, line: bytes) -> None:
         while (waiter := self._waiters.first(line)) is not None:
@@ -397,15 +406,15 @@ class Reserver:
             if not self._may_claim():
                 return
             try:
-                proposal = self._try_claim(waiter, waiter.queues)
+                is_served = self._try_claim(waiter, waiter.queues)
             except RefusedError as refused:  # only this worker: it got its share through other calls meanwhile
                 self._waiters.remove(waiter)
-                waiter.future.set_exception(refused)
+                waiter.refuse(refused)
                 continue
-            if proposal is None and not waiter.runs_dry:
+            if not is_served and not waiter.runs_dry:
                 return
             self._waiters.remove(waiter)
-            waiter.future.set_result(proposal)
+            waiter.give_up()  # unless it is served
 
     def serve_all_waiters(self) -> None:
         """Looks for tasks for everyone who waits, after writes were refused for a while."""
@@ -465,7 +474,8 @@ class Reserver:
     def still_held(self, outcomes: Sequence[Outcome]) -> list[Claimed]:
         """The claims among them, without those on their way back because their first caller has gone. Of a slice all go
         back or none."""
-        return [done for done in outcomes if isinstance(done, Claimed) and done.token not in self._returning]
+        returning = self._returning
+        return [done for done in outcomes if isinstance(done, Claimed) and done.token not in returning]
 
     def _release_when_claimed(self, proposal: Proposal) -> None:
         """The caller has gone: what its claim brings goes back at once instead of waiting for the lease to end."""
@@ -533,8 +543,7 @@ class Reserver:
         self._stop_wake()
         self._ready_waiters.dismiss(error)
         for waiter in self._waiters.everyone():
-            if not waiter.future.done():
-                waiter.future.set_exception(error)
+            waiter.refuse(error)
 
     def coming(self, queue: bytes) -> int:
         """How many tasks of the queue are on their way to a claim."""

@@ -164,12 +164,16 @@ class Stats(Service):
         self._on_sample()
 
     def follow(self, effects: Effects) -> None:
+        watched = self.rates.watched
         for queue, count in effects.enqueued.items():
-            self.rates.touch(queue, count)
-        for queue in {task.queue for task in effects.ready}:  # they also come back, and at their time
-            self.rates.touch(queue)
+            if queue not in watched:
+                self.rates.touch(queue, count)
+        for task in effects.ready:  # they also come back, and at their time
+            if task.queue not in watched:
+                self.rates.touch(task.queue)
         for queue in effects.freed:
-            self.rates.touch(queue)
+            if queue not in watched:
+                self.rates.touch(queue)
         if effects.timings:
             self._add_timings(effects.timings)
 
@@ -179,7 +183,7 @@ class Stats(Service):
         pair: _Pair | None = None
         for its_queue, its_type, span, took_ms, tasks in timings:
             if its_type != name or its_queue != queue:
-                if its_queue != queue:
+                if its_queue != queue and its_queue not in self.rates.watched:
                     self.rates.touch(its_queue)
                 queue, name = its_queue, its_type
                 pair = self._pair(queue, name)

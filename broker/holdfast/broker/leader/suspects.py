@@ -12,6 +12,7 @@ other waiting.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # A worker that runs dry asks again so often, to hear whether it still need.
 RUN_DRY_MS = 5_000
@@ -56,8 +57,7 @@ class RunDry:
     wait_ms: int = RUN_DRY_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Hands:
+class Hands(NamedTuple):
     """What a caller may be given."""
 
     may_take_suspects: bool  # it holds nothing

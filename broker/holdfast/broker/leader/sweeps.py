@@ -34,8 +34,12 @@ class Sweep:
         self._batch_rows = batch_rows
         self._not_before_ms = not_before_ms  # shard time before which nothing is handled
         self._cursor = keys.family_start(family)  # a key: every row before it was handled, or left for good
+        self._cursor_ms = 0  # the time in it
         self._next_ms: int | None = 0  # when to look again; None: when armed
         self._armed = asyncio.Event()
+
+    def _set_cursor(self, cursor: bytes) -> None:
+        self._cursor, self._cursor_ms = cursor, keys.timed(cursor)[0]
 
     @property
     def position(self) -> bytes:
@@ -46,7 +50,8 @@ class Sweep:
     def arm(self, when_ms: int) -> None:
         """A row due at `when_ms` was written."""
         # A write that was long on its way can be due before what this sweep has read already.
-        self._cursor = min(self._cursor, keys.timed_from(self._family, when_ms))
+        if when_ms <= self._cursor_ms:
+            self._set_cursor(min(self._cursor, keys.timed_from(self._family, when_ms)))
         if self._next_ms is None or when_ms < self._next_ms:
             self._next_ms = when_ms
             self._armed.set()
@@ -62,12 +67,12 @@ class Sweep:
             now_ms = self._now_ms()
             due = self._read(now_ms)
             if len(due) < self._batch_rows:
-                self._cursor = keys.timed_from(self._family, now_ms)
+                self._set_cursor(keys.timed_from(self._family, now_ms))
             else:
                 # Behind the last row, not at its time: a page of rows of one time that stay must not hold up the rest.
-                self._cursor = keys.timed_from(self._family, due[-1][0]) + due[-1][1] + b"\0"
+                self._set_cursor(keys.timed_from(self._family, due[-1][0]) + due[-1][1] + b"\0")
             if due and not await self._handle(due):
-                self._cursor = min(self._cursor, keys.timed_from(self._family, due[0][0]))
+                self._set_cursor(min(self._cursor, keys.timed_from(self._family, due[0][0])))
                 await asyncio.sleep(RETRY_SECONDS)
             self._next_ms = self._first_ms()
 

@@ -1,4 +1,5 @@
-"""Calls that wait for a task: woken by the event that makes one ready, in the order in which they came."""
+"""Calls that want a task, and those that wait for one: woken by the event that makes one ready, in the order in which
+they came."""
 
 import asyncio
 from collections import OrderedDict
@@ -8,6 +9,9 @@ from typing import Generic, Protocol, TypeVar
 
 from holdfast.broker.leader.proposals import Proposal
 from holdfast.broker.leader.suspects import Hands
+from holdfast.broker.scheduler.picks import Picked
+from holdfast.machine.entries import Claim
+from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.serving.refusals import overloaded
 
 _FULL_HANDS = Hands(may_take_suspects=False, may_run_dry=False)
@@ -15,11 +19,11 @@ _NONE: Mapping[bytes, int] = MappingProxyType({})
 
 
 class Waiter:
-    """One waiting call."""
+    """One call."""
 
     __slots__ = (
-        "future", "hands", "lease_ms", "lines", "queue_tasks_max", "queues", "request_id", "runs_dry", "tasks_max",
-        "type_lease_ms", "worker",
+        "_lines", "future", "hands", "lease_ms", "proposal", "queue_tasks_max", "queues", "request_id", "runs_dry",
+        "tasks_max", "type_lease_ms", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -35,7 +39,7 @@ class Waiter:
     ) -> None:
         self.queues = queues
         self.hands = hands
-        self.lines = hands.lines(queues)
+        self._lines: list[bytes] | None = None
         self.runs_dry = False  # the wait is over because it was asked to
         self.tasks_max = tasks_max
         self.queue_tasks_max = queue_tasks_max  # for the queues that have a limit of their own
@@ -43,16 +47,53 @@ class Waiter:
         self.type_lease_ms = type_lease_ms  # for the types that have a lease of their own
         self.worker = worker
         self.request_id = request_id
-        # The claim that was proposed for it, or None when the wait is over without one.
-        self.future: asyncio.Future[Proposal | None] = asyncio.get_running_loop().create_future()
+        self.proposal: ClaimProposal | None = None  # the claim that was proposed for it
+        # What it was given, or None when the wait is over without a claim.
+        self.future: asyncio.Future[list[Claimed] | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def lines(self) -> list[bytes]:
+        """In which it waits, if it does."""
+        if self._lines is None:
+            self._lines = self.hands.lines(self.queues)
+        return self._lines
 
     def give_up(self) -> None:
+        """The wait is over. With a claim on its way it was before."""
+        if self.proposal is None:
+            self.answer(None)
+
+    def answer(self, claimed: list[Claimed] | None) -> None:
         if not self.future.done():
-            self.future.set_result(None)
+            self.future.set_result(claimed)
+
+    def refuse(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # the caller may be gone; that is no reason for a warning
+
+
+class ClaimProposal(Proposal):
+    """A claim on its way: whoever wanted it hears of its end with everybody else, and nothing is in between."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self, entry: Claim, picks: list[Picked], waiter: Waiter) -> None:
+        super().__init__(entry, picks)
+        self.waiter = waiter
+
+    def resolve(self, outcomes: list[Outcome]) -> None:
+        super().resolve(outcomes)
+        self.waiter.answer([outcome for outcome in outcomes if isinstance(outcome, Claimed)])
+
+    def reject(self, error: Exception) -> None:
+        super().reject(error)
+        self.waiter.refuse(error)
 
 
 class _HasLines(Protocol):
-    lines: list[bytes]
+    @property
+    def lines(self) -> list[bytes]: ...
 
 
 W = TypeVar("W", bound=_HasLines)

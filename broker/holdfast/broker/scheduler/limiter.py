@@ -205,6 +205,9 @@ class Limiters:
     def room(self, coming: int, now_ms: int, wanted: int = 1) -> tuple[int, int]:
         """How many tasks of the queue may be claimed, with so many on their way; and, if none, when to look again."""
         rules = self.rules
+        if not rules.limited:
+            self._was_asked = True
+            return PLENTY, UNTIL_FREED
         if rules.paused:
             return 0, UNTIL_FREED
         slots = tokens = PLENTY
@@ -264,7 +267,7 @@ class Limiters:
     def take(self, names: Names, count: int, now_ms: int) -> None:
         """So many more of a tenant and a limit key are on their way to a claim, after their limiters were found open;
         `take_of_queue` comes for all of them."""
-        for limiter in self.of(names):
+        for limiter in self.of(names) if self.rules.limited else ():
             limiter.taken += count
             if limiter.rate is not None:
                 self._bucket(limiter, limiter.rate, now_ms).take(count, now_ms)
@@ -317,6 +320,8 @@ class Limiters:
     def levels(self, ready_refs: Iterable[ReadyRef], now_ms: int) -> list[BucketLevel]:
         """What is left in the buckets of which these took tokens, for the log."""
         rules = self.rules
+        if not rules.limited:
+            return []
         limiters = [] if rules.rate is None else [self._of_queue]
         if rules.tenants_rated:
             limiters += [self.tenants[tenant] for tenant in {ready_ref[2] for ready_ref in ready_refs} if tenant]
@@ -338,6 +343,8 @@ class Limiters:
 
     def shrink(self) -> None:
         """Forgets limiters of which nothing is on its way: the levels of their buckets are in the state."""
+        if not self._both:
+            return
         if len(self.tenants) > LIMITERS_HELD_MAX:
             self.tenants = {name: limiter for name, limiter in self.tenants.items() if limiter.coming}
             self._both.clear()

@@ -171,11 +171,13 @@ class Scheduler:
 
     def _fill(self, pick: Pick) -> None:
         window = pick.window
+        if window.is_one_line():  # then the next one is always the oldest, too
+            self._fill_from_one_line(pick)
+            return
         first = 0  # place of the highest priority that may have something: nothing becomes ready meanwhile
-        is_one_line = window.is_one_line()
         while not pick.is_full:
             found: Found | None = None
-            turns = PLENTY if is_one_line else window.turns_before_the_oldest()
+            turns = window.turns_before_the_oldest()
             if not turns:
                 found = window.oldest(pick.now_ms) or self._in_next_level(pick)
             elif pick.take_turns(window.levels[first], turns):
@@ -185,6 +187,11 @@ class Scheduler:
                 if found is None:
                     break
             pick.take(found, max(1, turns))
+
+    def _fill_from_one_line(self, pick: Pick) -> None:
+        level = pick.window.only_level
+        while level is not None and not pick.is_full and pick.window.lines.head(level.line) is not None:
+            pick.take((level, PLAIN, level.line, None), PLENTY)
 
     def _forget_idle(self) -> None:
         """Those that are not used any more would take the place of others for ever."""
@@ -227,7 +234,8 @@ class Scheduler:
     def _note_end(self, pick: Pick) -> None:
         window = pick.window
         found_no_more = pick.tasks < pick.tasks_max and pick.room_bytes > 0
-        self._note_wakes(pick)
+        if pick.blocked:
+            self._note_wakes(pick)
         if window.unfinished and found_no_more:
             self.unfinished.add(window.queue)
         elif window.limiters.rules.limited:
@@ -378,11 +386,13 @@ class Scheduler:
                 lines.claiming.pop(ready_slice[0], None)
             else:
                 lines.let_go(ready_slice)
-        lines.settle_suspects(picked.ready_refs if picked.is_suspect else ())
-        limiters.settle(picked.ready_refs)
+        if picked.is_suspect:
+            lines.settle_suspects(picked.ready_refs)
         lines.give_room_back()
-        if limiters.rules.limited and refused:
-            self._reopen(picked)
+        if limiters.rules.limited:
+            limiters.settle(picked.ready_refs)
+            if refused:
+                self._reopen(picked)
         if self._cache_budget.left <= 0:
             self._forget_idle()
 

@@ -288,9 +288,10 @@ class Window:
 
     def begin_scan(self) -> None:
         """Call it before anything is looked for, and after all that was applied is known."""
-        for round_robin in self._unread:
-            round_robin.hold_all()
-        self._unread = []
+        if self._unread:
+            for round_robin in self._unread:
+                round_robin.hold_all()
+            self._unread = []
         self.lines.give_room_back()  # what left without a claim, purged or ttl-expired, needs none any more
         self.shared_state.scan_budget.left = SCAN_BUDGET
         self.unfinished = False
@@ -341,8 +342,13 @@ class Window:
                 return self._oldest_line(oldest)
         return None if plain is None else (plain[1], PLAIN, plain[1].line, None)
 
+    @property
+    def only_level(self) -> PriorityLevel | None:
+        """That of the one line, if there is but one; None: nothing is ready."""
+        return next(iter(self._plain.values()), None)
+
     def is_one_line(self) -> bool:
-        """Whether all that is ready is in the same line: then the next one is always the oldest, too."""
+        """Whether all that is ready is in the same line."""
         if not self.round_robins and len(self._plain) > 1:
             self._oldest_plain()
         return not self.round_robins and len(self._plain) < 2
