@@ -87,6 +87,8 @@ class Draft:
 
     def read_ahead(self, task_ids: list[bytes]) -> None:
         """Fetches the executions of an entry's tasks in one go."""
+        if len(task_ids) == 1:
+            return  # it is read when it is asked for
         tasks = self._tasks
         run_of = self.runs.at_hand
         unknown = [task_id for task_id in task_ids if task_id not in tasks and run_of(task_id) is None]

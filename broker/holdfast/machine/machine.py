@@ -113,11 +113,15 @@ _HANDLERS: dict[type[Entry], Callable[[Draft, Any], list[Outcome]]] = {
 class Machine:
     """A shard's state and the way to change it: `apply` any number of entries, then `commit` them as one batch."""
 
-    __slots__ = ("_draft", "reader")
+    __slots__ = ("_draft", "queue", "reader")
+
+    # A queue's counters and marks; None if nothing was ever enqueued to it. For reading only.
+    queue: Callable[[bytes], Queue | None]
 
     def __init__(self, kv: OrderedKV, *, shard: int = 0, incarnation: int = 1) -> None:
         self._draft = Draft(kv)
         self.reader = Reader(kv, self._draft.runs.at_hand)  # of what was committed
+        self.queue = self._draft.peek_queue  # nothing in between: whoever picks tasks looks at it often
         if self._draft.meta.applied_index == 0:
             self._draft.meta.shard = shard
             self._draft.meta.incarnation = incarnation
@@ -152,10 +156,6 @@ class Machine:
         """Writes what was applied as one atomic batch, the applied index inside, and returns what follows from it."""
         self._draft.commit()
         return self._draft.take_effects()
-
-    def queue(self, name: bytes) -> Queue | None:
-        """A queue's counters and marks; None if nothing was ever enqueued to it."""
-        return self._draft.peek_queue(name)
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         """Of tasks, None for those that are not known. Between commits, for reading only and at once."""

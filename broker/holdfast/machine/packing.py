@@ -5,6 +5,7 @@ import struct
 COUNT = struct.Struct(">I")
 U64 = struct.Struct(">Q")
 PAIR = struct.Struct(">QQ")
+_unpack_count, _unpack_u64 = COUNT.unpack_from, U64.unpack_from
 
 
 class DecodeError(ValueError):
@@ -31,10 +32,14 @@ class BytesReader:
         return form.unpack_from(self.data, start)
 
     def u64(self) -> int:
-        return self.unpack(U64)[0]
+        start, self.offset = self.offset, self.offset + 8
+        number: int = _unpack_u64(self.data, start)[0]
+        return number
 
     def count(self) -> int:
-        return self.unpack(COUNT)[0]
+        start, self.offset = self.offset, self.offset + 4
+        number: int = _unpack_count(self.data, start)[0]
+        return number
 
     def flag(self) -> bool:
         byte = self.take(1)
@@ -43,7 +48,11 @@ class BytesReader:
         return byte == b"\1"
 
     def task_ids(self) -> list[bytes]:
-        return [self.take(16) for _ in range(self.count())]
+        count = self.count()
+        start, self.offset = self.offset, self.offset + 16 * count
+        if self.offset > len(self.data):
+            raise DecodeError("the entry ends in the middle of a part")
+        return [self.data[at : at + 16] for at in range(start, self.offset, 16)]
 
 
 def put_task_ids(parts: list[bytes], task_ids: list[bytes]) -> None:

@@ -13,6 +13,7 @@ from holdfast.broker.leader.suspects import (
     suspects_line,
 )
 from holdfast.broker.leader.waiters import Waiter
+from holdfast.broker.scheduler.limiter import PLENTY
 from holdfast.broker.scheduler.picks import Picked
 from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.machine.entries import Claim
@@ -58,27 +59,28 @@ class Picking:
         """How many claims a worker has here, as far as is known; none without a name."""
         return self._machine.worker_claims(worker) + self._coming.get(worker, 0) if worker else 0
 
-    def room(self, worker: bytes, tasks_max: int, *, holds_nothing: bool) -> int:
-        """How many tasks the caller may get; refuses a worker that holds too many already, or a suspect, unless it says
-        itself that it holds nothing."""
-        if not worker:
-            return tasks_max
-        if not holds_nothing and (self._machine.suspects_held_by(worker) or worker in self._coming_alone):
+    def check_room(self, worker: bytes, *, holds_nothing: bool) -> None:
+        """Refuses a worker that holds too many tasks already, or a suspect, unless it says itself that it holds
+        nothing."""
+        self._room(worker, self._held_by(worker), holds_nothing=holds_nothing)
+
+    def _room(self, worker: bytes, held: int, *, holds_nothing: bool) -> int:
+        """How many tasks it may get."""
+        if worker and not holds_nothing and (self._machine.suspects_held_by(worker) or worker in self._coming_alone):
             raise worker_holds_suspect()
-        room = self._claims_per_worker_max - self._held_by(worker)
-        if room <= 0:
+        if held >= self._claims_per_worker_max:
             raise worker_at_limit(self._claims_per_worker_max)
-        return min(tasks_max, room)
+        return self._claims_per_worker_max - held if worker else PLENTY
 
     # --- what it gets -----------------------------------------------------------------------------------------
 
     def pick(self, waiter: Waiter, queues: list[bytes]) -> list[Picked]:
         """What to claim for it; nothing also if it is to run dry, which it knows then. `queues`: those of its queues
         that it may take others than suspects of."""
-        hands = waiter.hands
-        room = self.room(waiter.worker, waiter.tasks_max, holds_nothing=hands.is_its_word)
+        hands, held = waiter.hands, self._held_by(waiter.worker)
+        room = min(waiter.tasks_max, self._room(waiter.worker, held, holds_nothing=hands.is_its_word))
         # It may have been given something by another call meanwhile.
-        if not hands.may_take_suspects or (not hands.is_its_word and self._held_by(waiter.worker)):
+        if not hands.may_take_suspects or (held and not hands.is_its_word):
             waiter.runs_dry = hands.may_run_dry and self._is_to_run_dry(waiter)
             return [] if waiter.runs_dry or hands.suspects_only else self._pick_others(waiter, queues, room)
         is_suspects_turn = hands.suspects_only or self._turns.suspects_first(waiter.queues)
@@ -116,8 +118,11 @@ class Picking:
 
     def has_suspects(self, queues: Iterable[bytes]) -> bool:
         """Whether some of the ready tasks are suspects."""
-        rows = map(self._machine.queue, queues)
-        return any(row is not None and row.suspects for row in rows)
+        for queue in queues:
+            row = self._machine.queue(queue)
+            if row is not None and row.suspects:
+                return True
+        return False
 
     # --- claims on their way ----------------------------------------------------------------------------------
 

@@ -112,6 +112,11 @@ class ReadyWaiters:
         if watcher is not None:
             watcher.notify(HELD)
 
+    @property
+    def has_offers(self) -> bool:
+        """Whether tasks were told of that nobody has taken yet."""
+        return bool(self._offered)
+
     def was_taken(self, queue: bytes, count: int) -> None:
         """Tasks of the queue were picked for a claim, most likely by those who were told of them."""
         offered = self._offered.get(queue)

@@ -176,7 +176,7 @@ class Reserver:
             if self._held_by_request(worker, request_id):
                 return HELD
         self._proposer.check_open(_NOTHING)
-        self._picking.room(worker, 1, holds_nothing=bool(wanted.empty_handed))
+        self._picking.check_room(worker, holds_nothing=bool(wanted.empty_handed))
         hands = self._picking.hands(worker, wanted.empty_handed, suspects_only=wanted.suspects_only)
         answer = await self._ready_waiters.wait(wanted, hands.lines(wanted.queues))
         if answer == NOTHING and request_id and self._held_by_request(worker, request_id):
@@ -291,8 +291,9 @@ class Reserver:
         if self._unsettled:
             self._adopt()
         picks = self._picking.pick(waiter, queues)
-        for picked in picks:
-            self._ready_waiters.was_taken(line_of(picked), picked.tasks)
+        if self._ready_waiters.has_offers:
+            for picked in picks:
+                self._ready_waiters.was_taken(line_of(picked), picked.tasks)
         if self.scheduler.unfinished:
             self._poll_soon()
         if not picks:
