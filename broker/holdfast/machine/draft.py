@@ -221,10 +221,7 @@ class Draft:
         if count is not None:
             return count
         row = self._kv.get(key)
-        count = int.from_bytes(row, "big") if row is not None else 0
-        if len(self._counts) < COUNTS_CACHED_MAX:  # whoever claims asks for the same ones each time
-            self._counts[key] = count
-        return count
+        return int.from_bytes(row, "big") if row is not None else 0
 
     def add_count(self, key: bytes, delta: int) -> None:
         counts = self._counts

@@ -66,7 +66,7 @@ class Picking:
 
     def _room(self, worker: bytes, held: int, *, holds_nothing: bool) -> int:
         """How many tasks it may get."""
-        if worker and not holds_nothing and (self._machine.suspects_held_by(worker) or worker in self._coming_alone):
+        if held and not holds_nothing and (worker in self._coming_alone or self._machine.suspects_held_by(worker)):
             raise worker_holds_suspect()
         if held >= self._claims_per_worker_max:
             raise worker_at_limit(self._claims_per_worker_max)
