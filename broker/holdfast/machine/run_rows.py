@@ -144,7 +144,7 @@ class Run:
             parts.append((old_start, old._replace(end=start)))
         parts.append((start, changed))
         if changed.end < old.end:
-            rest = old._replace(token=later_token(old.token, changed.end - old_start) if old.token else 0)
+            rest = old._replace(token=later_token(old.token, changed.end - old_start)) if old.token else old
             parts.append((changed.end, rest))
         first, last = index, index + 1
         if index and parts[0][1] is changed:
@@ -158,7 +158,8 @@ class Run:
             parts[-1] = parts[-1][0], parts[-1][1]._replace(end=stretches[last].end)
             last += 1
         stretches[first:last] = [part for _, part in parts]
-        self._packed[first:last] = [part.encode() for _, part in parts]
+        packed = self._packed[index]
+        self._packed[first:last] = [packed if part is old else part.encode() for _, part in parts]
         return went, parts
 
     def execution(self, place: int) -> Execution | None:

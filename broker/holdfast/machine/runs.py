@@ -102,8 +102,9 @@ class Runs:
         """The tasks from `start` up to the end of the stretch are in its state from now on."""
         self._changed[run.last_sequence] = run
         went, came = run.replace(start, stretch)
+        last = came[-1][1]
         for _, former in went:
-            key = index_key(run, former)
+            key = None if former is last else index_key(run, former)  # what is taken from the front changes no key
             if key is not None:
                 writes[key] = None
         self._enter(run, came, writes)
