@@ -50,7 +50,8 @@ class Enqueueing:
         del request
         outcomes, of_runs = await self._submit(now_ms, new_tasks, runs)
         response = pb.EnqueueResponse()
-        self._fill_tasks(response, count, outcomes, refused)
+        if count:
+            self._fill_tasks(response, count, outcomes, refused)
         self._fill_runs(response, counts, zip(runs, of_runs, strict=True), refused_runs)
         return response
 
@@ -58,16 +59,19 @@ class Enqueueing:
         self, now_ms: int, new_tasks: list[NewTask], runs: list[CheckedRun]
     ) -> tuple[list[Outcome], list[Outcome | None]]:
         """The outcomes of tasks and of runs; none of a run of which nothing was left."""
-        some = [run for run in runs if run.tasks]
+        some = [run for run in runs if run.sizes]
         entries: list[Entry] = []
         if new_tasks:
             entries.append(Enqueue(now_ms, new_tasks))
         if some:
             entries.append(EnqueueRuns(now_ms, [run.new_run() for run in some]))
-        applied = iter(await self._shard.submit_all(entries) if entries else [])
+        if len(entries) == 1:
+            applied = iter([await self._shard.submit(entries[0])])
+        else:
+            applied = iter(await self._shard.submit_all(entries) if entries else [])
         outcomes = next(applied) if new_tasks else []
         accepted = iter(next(applied) if some else [])
-        return outcomes, [next(accepted) if run.tasks else None for run in runs]
+        return outcomes, [next(accepted) if run.sizes else None for run in runs]
 
     def _fill_tasks(
         self, response: pb.EnqueueResponse, count: int, outcomes: Sequence[Outcome], refused: dict[int, RefusedError]

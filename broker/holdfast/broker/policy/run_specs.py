@@ -62,10 +62,12 @@ class RunSpecs(TaskSpecs):
         except RefusedError as error:
             raise error.within("task") from None
         payloads = list(run.payloads)
+        sizes = list(map(len, payloads))
         refused: dict[int, RefusedError] = {}
-        if max(map(len, payloads)) > self._config.payload_bytes_max:
+        if max(sizes) > self._config.payload_bytes_max:
             payloads, refused = self._sort_out(payloads)
-        return CheckedRun(task, list(map(len, payloads)), b"".join(payloads), refused)
+            sizes = list(map(len, payloads))
+        return CheckedRun(task, sizes, b"".join(payloads), refused)
 
     def _sort_out(self, payloads: list[bytes]) -> tuple[list[bytes], dict[int, RefusedError]]:
         """Those that are not too large, and the others by their places."""
