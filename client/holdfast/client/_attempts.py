@@ -32,19 +32,20 @@ class OneCall:
     """All within one deadline. If the server is asked to wait, then only for what is left of that."""
 
     def __init__(
-        self, request: Message, timeout_s: float, *, wait_ms: int = 0, repeats_s: float = float("inf")
-    ) -> None:
+        self, request: Message, timeout_s: float, *, wait_ms: int = 0, repeats_s: float = float("inf"),
+        begun_s: float | None = None,
+    ) -> None:  # fmt: skip
         """`wait_ms`: as the request has it; `timeout_s`: beyond it. `repeats_s`: no attempt but the first begins later
-        than that, so that the last one is not cut off."""
+        than that, so that the last one is not cut off. `begun_s`: when the first one was made, if it was."""
         self._request: Any = request
         self._wait_ms = wait_ms
-        now_s = time.monotonic()
+        now_s = time.monotonic() if begun_s is None else begun_s
         self._repeats_until_s = now_s + repeats_s
         self._ends_s = now_s + wait_ms / 1000
         self.timeout_s = max(0, wait_ms) / 1000 + timeout_s
         self._deadline_s = now_s + self.timeout_s
         self.wait_s = max(0, wait_ms) / 1000
-        self._first = True
+        self._first = begun_s is None
 
     def next(self, now_s: float) -> tuple[bytes, float]:
         if self._wait_ms and not self._first:

@@ -77,14 +77,14 @@ class ListedLeader(KnownLeader):
         self._listed = tuple(listed)
         self.is_direct = is_direct
         self._hinted: dict[str, None] = {}  # the newest last
-        self._target = self._listed[0]  # the leader if it is known
+        self.target = self._listed[0]  # where calls go: the leader if it is known
 
     def candidates(self) -> tuple[str, ...]:
         return (*self._listed, *self._hinted)
 
     @property
     def several(self) -> bool:
-        return len(self._listed) + len(self._hinted) > 1
+        return bool(self._hinted) or len(self._listed) > 1
 
     def pick(self, now_s: float = 0.0, avoid: Collection[str] = ()) -> str | None:
         """Where a call goes next: the leader if it is known, or else the next in line; None if all are to be avoided.
@@ -94,7 +94,7 @@ class ListedLeader(KnownLeader):
         ('a:1', 'c:1', None)
         """
         known = self.candidates()
-        position = known.index(self._target)
+        position = known.index(self.target)
         return next((address for address in (*known[position:], *known[:position]) if address not in avoid), None)
 
     def name(self, address: str, epoch: int, now_s: float) -> bool:
@@ -110,7 +110,7 @@ class ListedLeader(KnownLeader):
 
     def _believe(self, address: str) -> None:
         super()._believe(address)
-        self._target = address
+        self.target = address
 
     def relist(self, listed: Sequence[str]) -> None:
         """Another list. Whoever leads stays known."""
@@ -118,8 +118,8 @@ class ListedLeader(KnownLeader):
             return
         self._listed = tuple(listed)
         self._hinted = {address: None for address in self._hinted if address not in self._listed}
-        if self._target not in self.candidates():
-            self._hinted[self._target] = None
+        if self.target not in self.candidates():
+            self._hinted[self.target] = None
 
     def answered(self, address: str) -> None:
         if address in self.candidates():
@@ -127,9 +127,9 @@ class ListedLeader(KnownLeader):
 
     def left(self, address: str, now_s: float, *, suspect: bool) -> None:
         super().left(address, now_s, suspect=suspect)
-        if self._target == address:
+        if self.target == address:
             avoid = {address}
-            self._target = self.pick(now_s, avoid | self._suspects.keys()) or self.pick(now_s, avoid) or address
+            self.target = self.pick(now_s, avoid | self._suspects.keys()) or self.pick(now_s, avoid) or address
 
 
 class ClientRetryState(RetryState[ListedLeader]):

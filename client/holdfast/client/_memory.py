@@ -30,14 +30,14 @@ class Generations:
     def learn(self, generations: Mapping[str, int]) -> None:
         for queue, generation in generations.items():
             if generation > self.of(queue):
-                _put(self._by_queue, queue, generation, QUEUES_MAX)
+                put_bounded(self._by_queue, queue, generation)
 
     def replace(self, queue: str, generation: int) -> bool:
         """A server does not know the set that was named, and names its newest, which may be an older one: e.g. of a map
         that was restored. Whether that is another one."""
         is_another = generation != self.of(queue)
         if is_another:
-            _put(self._by_queue, queue, generation, QUEUES_MAX)
+            put_bounded(self._by_queue, queue, generation)
         return is_another
 
 
@@ -64,7 +64,7 @@ class QueueShards:
         known = self._by_queue.get(queue)
         if shard is None or known in (shard, SEVERAL_SHARDS):
             return
-        _put(self._by_queue, queue, shard if known is None else SEVERAL_SHARDS, QUEUES_MAX)
+        put_bounded(self._by_queue, queue, shard if known is None else SEVERAL_SHARDS)
 
 
 class Unanswered:
@@ -83,14 +83,15 @@ class Unanswered:
         if not claim_request_id:
             return 1
         attempt = self._attempts.get(claim_request_id, 0) + 1
-        _put(self._attempts, claim_request_id, attempt, RESERVES_MAX)
+        put_bounded(self._attempts, claim_request_id, attempt, RESERVES_MAX)
         return attempt
 
     def answered(self, claim_request_id: str) -> None:
         self._attempts.pop(claim_request_id, None)
 
 
-def _put(memory: dict[str, T], key: str, value: T, entries_max: int) -> None:
+def put_bounded(memory: dict[str, T], key: str, value: T, entries_max: int = QUEUES_MAX) -> None:
+    """In the place of the oldest entry, if there are too many."""
     memory.pop(key, None)
     memory[key] = value
     if len(memory) > entries_max:

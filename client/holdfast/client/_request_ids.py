@@ -1,6 +1,6 @@
 """Request ids that the client makes up for tasks without one, so that their call can be repeated."""
 
-import uuid
+import os
 from collections.abc import Callable, Sequence
 
 from holdfast.client.models import NewTask
@@ -11,6 +11,23 @@ from holdfast.routing.sets import automatic_key
 # An automatic idempotency key must outlive the call: its last repetition may reach the server late.
 _AUTOMATIC_KEY_MARGIN_S = 60.0
 _AUTOMATIC_KEY_S_MAX = 24 * 3600.0
+
+
+_KEY_BYTES = 16
+_KEYS_DRAWN = 64  # at a time: asking the system costs more than all else
+_keys: list[str] = []
+os.register_at_fork(after_in_child=_keys.clear)  # the parent has the same
+
+
+def new_key() -> str:
+    """Random, and so no other: for the tasks of a call, or for a claim."""
+    try:
+        return _keys.pop()
+    except IndexError:
+        drawn = os.urandom(_KEY_BYTES * _KEYS_DRAWN).hex()
+        first, *others = (drawn[at : at + 2 * _KEY_BYTES] for at in range(0, len(drawn), 2 * _KEY_BYTES))
+        _keys.extend(others)
+        return first
 
 
 def automatic_key_ttl_ms(timeout_s: float) -> int:
@@ -31,9 +48,9 @@ def add_automatic_keys(
     `tasks`: those of the request and, behind them, one of each run. `generation_of` a queue: of its set of shards. The
     id names it, so that a repetition finds its first attempt. `kept`: for each task its automatic idempotency key of an
     earlier attempt; empty if there was none."""
-    without = [index for index, task in enumerate(tasks) if task.request_id is None and task.request_id_ttl_ms is None]
+    without = [index for index, task in enumerate(tasks) if is_without_key(task)]
     if without:
-        call_key = uuid.uuid4().hex
+        call_key = new_key()
         specs = specs_of(request)
         for position in without:
             spec = specs[position]
@@ -41,6 +58,11 @@ def add_automatic_keys(
             spec.request_id = known or automatic_key(generation_of(spec.queue), call_key, position)
             spec.request_id_ttl_ms = ttl_ms
     return without
+
+
+def is_without_key(task: NewTask) -> bool:
+    """Whether the client makes one up for it."""
+    return task.request_id is None and task.request_id_ttl_ms is None
 
 
 def told_apart(tasks: Sequence[NewTask], automatic: Sequence[int]) -> Sequence[int]:

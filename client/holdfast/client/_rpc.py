@@ -18,15 +18,15 @@ know where each task belongs, or a broker with a single shard.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.descriptor import FileDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.client import _forks
-from holdfast.client._attempts import MESSAGE_BYTES_MAX, CallAttempts, OneCall, Poll
+from holdfast.client._attempts import MESSAGE_BYTES_MAX, CallAttempts, OneCall, Poll, checked
 from holdfast.client._leaders import ClientRetryState, ListedLeader, split_addresses
 from holdfast.client._unknown_outcomes import CHANGES, mark_unknown
 from holdfast.client.errors import (
@@ -41,6 +41,7 @@ from holdfast.client.errors import (
 )
 from holdfast.common.metadata import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY
 from holdfast.proto.v1 import shards_pb2
+from holdfast.routing.silence import InFlightCall
 from holdfast.transport.channels import (
     CallFailedError,
     Channels,
@@ -71,18 +72,33 @@ class Method(Generic[RequestT, ResponseT]):
     response: type[ResponseT]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply(Generic[ResponseT]):
+class Reply(NamedTuple, Generic[ResponseT]):
     """An answer, and when the request it belongs to was sent: the last one, if it was sent more than once."""
 
     message: ResponseT
     sent_s: float  # on time.monotonic()
 
 
+class FailedAttempt(NamedTuple):
+    """The first attempt of a call."""
+
+    failure: CallFailedError
+    address: str
+    begun_s: float
+
+
 class ClientChannels(Channels, Protocol):
     """What a client needs of them beside calls."""
 
     def __len__(self) -> int: ...
+
+    def begin(
+        self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float,
+        on_end: Callable[[bytes | CallFailedError], None],
+    ) -> OutgoingCall | None:  # fmt: skip
+        """A call for whose end nobody waits: `on_end` hears of it, later. None if there is no such way at the
+        moment."""
+        ...
 
     def is_connected(self, address: str) -> bool: ...
 
@@ -122,8 +138,9 @@ class _Sending(Call):
 
     def __init__(
         self, connection: "Connection", method: Method[Any, Any], attempts: CallAttempts, leader: ListedLeader,
-        shard: int | None, *, repeatable: bool, attempt: int, is_first: bool,
+        shard: int | None, *, repeatable: bool, attempt: int, is_first: bool, failed: FailedAttempt | None = None,
     ) -> None:  # fmt: skip
+        """`failed`: an attempt that was made already."""
         self.state = ClientRetryState(
             leader, retry=connection.retries, repeatable=repeatable, changes=method.name in CHANGES
         )
@@ -132,10 +149,12 @@ class _Sending(Call):
         self._path = method.path
         self._attempts = attempts
         self._repeatable = repeatable
-        self._attempt = attempt
-        self._is_first = is_first
+        self._attempt = attempt + 1 if failed and attempt else attempt
+        self._is_first = is_first and failed is None
+        if failed is not None:
+            self.address = self.state.address = failed.address
         self._error: HoldfastError | None = None  # of the last attempt, if it failed
-        self.sent_s = 0.0  # the last attempt
+        self.sent_s = 0.0 if failed is None else failed.begun_s  # the last attempt
 
     async def begin(self, patience: Patience) -> OutgoingCall:
         if self._error is not None:
@@ -225,17 +244,103 @@ class Connection:
         is_first: bool = False,
         repeats_s: float = float("inf"),
         patience: Patience = ENDLESS,
+        failed: FailedAttempt | None = None,
     ) -> Reply[ResponseT]:
         """Sends the request to the leader and returns the answer, or raises one of the errors of this library.
 
         `wait_ms`: how long the server may wait, as the request says. A repeated one says what is left of that, and the
         call ends `timeout_s` after the wait. `attempt`: the number of the first one, if the server is to be told when
         it is not the first. `is_first`: a router is to be told that what is in it was never sent before. `repeats_s`:
-        no attempt but the first begins later than that."""
+        no attempt but the first begins later than that. `failed`: the first attempt, if it was made already."""
+        leader = self._leaders.get(shard) or self._leader_of(shard)
+        if failed is None and patience is ENDLESS and (not leader.is_direct or self._can_begin(leader)):
+            # Nearly always this attempt is all there is: what others need is made once it has failed.
+            begun_s, address = time.monotonic(), leader.target
+            wait_s = wait_ms / 1000 if wait_ms > 0 else 0.0
+            data, metadata = checked(request.SerializeToString()), _FIRST if is_first else _metadata(shard, attempt)
+            outgoing = self.begin(address, method.path, data, metadata, wait_s + timeout_s)
+            in_flight = None
+            if leader.several:
+                in_flight = self._watch(leader, shard, outgoing, wait_s, timeout_s, begun_s, repeatable=repeatable)
+            try:
+                answer = await outgoing.answer()
+            except CallFailedError as failure:
+                failed = FailedAttempt(failure.with_traceback(None), address, begun_s)
+            else:
+                return self._reply(method, leader, address, answer, begun_s)
+            finally:
+                if in_flight is not None:
+                    self._sender.watch.end(in_flight)
+                del outgoing, in_flight  # an error holds this frame, which would hold the channel
+        call = OneCall(
+            request, timeout_s, wait_ms=wait_ms, repeats_s=repeats_s, begun_s=None if failed is None else failed.begun_s
+        )
         return await self._send_until_answered(
-            method, OneCall(request, timeout_s, wait_ms=wait_ms, repeats_s=repeats_s), repeatable=repeatable,
-            shard=shard, attempt=attempt, is_first=is_first, patience=patience,
+            method, call, repeatable=repeatable, shard=shard, attempt=attempt, is_first=is_first, patience=patience,
+            failed=failed,
         )  # fmt: skip
+
+    def begin_call(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float, *, repeatable: bool,
+        is_first: bool, on_end: Callable[[Reply[ResponseT] | FailedAttempt | HoldfastError], None],
+    ) -> bool:  # fmt: skip
+        """Makes the first attempt of a call that names no shard, without anybody who waits for it: `on_end` hears of
+        the answer, or of a failure, after which `call` goes on. False if there is no such way at the moment."""
+        leader = self._leaders.get(None) or self._leader_of(None)
+        begun_s, address = time.monotonic(), leader.target
+        in_flight: list[InFlightCall] = []
+
+        def end(result: "bytes | CallFailedError") -> None:
+            if in_flight:
+                self._sender.watch.end(in_flight.pop())
+            if isinstance(result, CallFailedError):
+                on_end(FailedAttempt(result, address, begun_s))
+                return
+            try:
+                reply = self._reply(method, leader, address, result, begun_s)
+            except UnexpectedAnswer as error:
+                on_end(error)
+            else:
+                on_end(reply)
+
+        data = checked(request.SerializeToString())
+        if self._closed:
+            return False
+        outgoing = self._channels.begin(address, method.path, data, _FIRST if is_first else None, timeout_s, end)
+        if outgoing is None:
+            return False
+        if leader.several:
+            in_flight.append(self._watch(leader, None, outgoing, 0.0, timeout_s, begun_s, repeatable=repeatable))
+        return True
+
+    def _leader_of(self, shard: int | None) -> ListedLeader:
+        leader = self._leaders.get(shard)
+        if leader is None:
+            leader = self._leaders[shard] = ListedLeader(self.addresses)
+        return leader
+
+    def _can_begin(self, leader: ListedLeader) -> bool:
+        """Or else it is to be reached first (`reach`)."""
+        return not leader.several or self._channels.is_connected(leader.target)
+
+    def _watch(
+        self, leader: ListedLeader, shard: int | None, outgoing: OutgoingCall, wait_s: float, timeout_s: float,
+        begun_s: float, *, repeatable: bool,
+    ) -> InFlightCall:  # fmt: skip
+        """Others are asked while it is silent."""
+        in_flight = InFlightCall(
+            leader, shard, leader.target, outgoing, wait_s=wait_s, timeout_s=wait_s + timeout_s, now_s=begun_s,
+            may_give_up=lambda: outgoing.is_unsent or repeatable,
+        )  # fmt: skip
+        self._sender.watch.begin(in_flight)
+        return in_flight
+
+    def _reply(
+        self, method: Method[RequestT, ResponseT], leader: ListedLeader, address: str, answer: bytes, sent_s: float
+    ) -> Reply[ResponseT]:
+        if leader.named != address:
+            leader.answered(address)
+        return Reply(self._read(method, answer, address), sent_s)
 
     async def ask_any(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, timeout_s: float, repeatable: bool
@@ -273,15 +378,13 @@ class Connection:
 
     async def _send_until_answered(
         self, method: Method[RequestT, ResponseT], attempts: CallAttempts, *, repeatable: bool, shard: int | None,
-        attempt: int = 0, is_first: bool = False, patience: Patience = ENDLESS,
+        attempt: int = 0, is_first: bool = False, patience: Patience = ENDLESS, failed: FailedAttempt | None = None,
     ) -> Reply[ResponseT]:  # fmt: skip
-        leader = self._leaders.get(shard)
-        if leader is None:
-            leader = self._leaders[shard] = ListedLeader(self.addresses)
         call = _Sending(
-            self, method, attempts, leader, shard, repeatable=repeatable, attempt=attempt, is_first=is_first
-        )
-        answer = await self._sender.send(call, patience)
+            self, method, attempts, self._leader_of(shard), shard, repeatable=repeatable, attempt=attempt,
+            is_first=is_first, failed=failed,
+        )  # fmt: skip
+        answer = await self._sender.send(call, patience, failed and failed.failure)
         return Reply(
             self._read(method, answer, call.address, may_have_taken_effect=call.state.may_have_taken_effect),
             call.sent_s,

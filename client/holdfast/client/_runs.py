@@ -11,7 +11,7 @@ from typing import Self
 from holdfast.client import _wire
 from holdfast.client._fitting import MISFITS, misfit
 from holdfast.client._places import Places
-from holdfast.client._request_ids import add_automatic_keys, told_apart
+from holdfast.client._request_ids import add_automatic_keys, is_without_key, told_apart
 from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer
 from holdfast.client.models import Accepted, NewTask, UniqueScope
 from holdfast.proto.v1 import tasks_pb2 as pb
@@ -51,6 +51,15 @@ class EnqueueBatch:
         run = batch.request.runs.add()
         _wire.put_task(run.task, task, "task")
         _put_payloads(run, payloads, lambda index: f"payloads[{index}]")
+        return batch
+
+    @classmethod
+    def of_request(cls, tasks: Sequence[NewTask], request: pb.EnqueueRequest) -> Self:
+        """One that was sent already. All its tasks go alone, and have ids."""
+        batch = cls([])
+        batch._set(request, range(len(tasks)), [])
+        batch._heads = [*tasks]
+        batch._told_apart = [place for place, task in enumerate(tasks) if is_without_key(task) and not task.unique_key]
         return batch
 
     @property

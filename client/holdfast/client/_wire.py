@@ -271,6 +271,17 @@ def put_task(spec: pb.TaskSpec, task: NewTask, where: str) -> None:
         check_pauses(task.retry, f"{where}.retry")
 
 
+def single_spec(task: NewTask) -> pb.TaskSpec:
+    """The same for the only task of a call."""
+    spec = pb.TaskSpec()
+    try:
+        _put_spec(spec, task)
+    except MISFITS as found:
+        raise _spec_misfit(task, "tasks[0]", found) from None
+    _check(task, "tasks", 0)
+    return spec
+
+
 def _check(task: NewTask, where: str, index: int) -> None:
     if task.request_id:
         refuse_automatic_key(task.request_id, f"{where}[{index}].request_id")

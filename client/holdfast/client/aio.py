@@ -7,7 +7,6 @@ order, with a `Rejected` (not raised) in the place of each refused item; it rais
 
 import math
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,19 +18,18 @@ from holdfast.client._coalescing import Coalescer
 from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
+from holdfast.client._enqueues import Enqueues
 from holdfast.client._fitting import at_place, only
-from holdfast.client._leaders import takes_other_ids
-from holdfast.client._memory import Generations, Unanswered
+from holdfast.client._memory import Unanswered
 from holdfast.client._options import call_limit_s, checked_transport, limit_s
 from holdfast.client._queues import QueueCalls
 from holdfast.client._ranges import AckBatch
-from holdfast.client._request_ids import automatic_key_ttl_ms
+from holdfast.client._request_ids import new_key
 from holdfast.client._rpc import Connection, method
 from holdfast.client._runs import EnqueueBatch
 from holdfast.client._schedules import ScheduleCalls
-from holdfast.client._single_enqueues import Sent, SingleEnqueue, SingleEnqueues
+from holdfast.client._single_enqueues import SingleEnqueue, SingleEnqueues
 from holdfast.client.errors import (
-    STALE_MAP,
     ConnectionFailed,
     DeadlineExceeded,
     InvalidArgument,
@@ -71,7 +69,6 @@ WAIT_TASKS_MAX = 1000  # tasks of one call that waits
 
 _NO_ANSWER = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, Overloaded, Unavailable)
 
-_ENQUEUE = method(pb, "Tasks", "Enqueue", pb.EnqueueRequest, pb.EnqueueResponse)
 _ACK = method(pb, "Tasks", "Ack", pb.AckRequest, pb.AckResponse)
 _FAIL = method(pb, "Tasks", "Fail", pb.FailRequest, pb.FailResponse)
 _EXTEND = method(pb, "Tasks", "Extend", pb.ExtendRequest, pb.ExtendResponse)
@@ -135,9 +132,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         self._connection = Connection(address, retry=retry, transport=checked_transport(transport))
         self._direct = Direct(self._connection) if direct else None
         self._calls: Connection | Direct = self._direct or self._connection
-        self._generations = Generations()
         self._reserves = Unanswered()
-        self._single_enqueues = Coalescer(SingleEnqueues(self._enqueue_singles), _SHARED_TASKS_MAX, _SHARED_BYTES_MAX)
+        self._enqueues = Enqueues(self._connection, self._direct)
+        singles = SingleEnqueues(self._enqueues.singles, self._enqueues.begin_singles)
+        self._single_enqueues = Coalescer(singles, _SHARED_TASKS_MAX, _SHARED_BYTES_MAX, singles.begin)
 
     @property
     def address(self) -> str:
@@ -165,15 +163,14 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
             return only(await self.enqueue_many([task], timeout_s=timeout_s))
+        item = SingleEnqueue(task)
         try:
-            size_bytes = _wire.approximate_bytes(task)
-        except (TypeError, AttributeError):  # alone, so that it is told which field does not fit
-            return only(await self.enqueue_many([task]))
-        try:
-            outcome = await self._single_enqueues.put(SingleEnqueue(task), size_bytes, self._timeout_s)
+            outcome = await self._single_enqueues.put(item, item.size_bytes, self._timeout_s)
         except TimeoutError:
             raise DeadlineExceeded(self.address, self._timeout_s) from None
-        return only([at_place(outcome, 0) if isinstance(outcome, Rejected) else outcome])
+        if isinstance(outcome, Rejected):
+            raise at_place(outcome, 0)
+        return outcome
 
     async def enqueue_many(
         self, tasks: Sequence[NewTask], *, timeout_s: float | None = None
@@ -196,7 +193,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         if not tasks:
             return []
         try:
-            return await self._enqueue_until(EnqueueBatch(tasks), call_limit_s(timeout_s, self._timeout_s))
+            return await self._enqueues.until_answered(EnqueueBatch(tasks), call_limit_s(timeout_s, self._timeout_s))
         except InvalidArgument:
             misfits = _misfits(tasks)
             if not misfits:
@@ -225,58 +222,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         ['accepted', 'accepted']
         """
         batch = EnqueueBatch.of_payloads(task, payloads)
-        return await self._enqueue_until(batch, call_limit_s(timeout_s, self._timeout_s)) if len(payloads) else []
-
-    async def _enqueue_singles(self, tasks: Sequence[NewTask], timeout_s: float, kept: Sequence[str]) -> Sent:
-        batch = EnqueueBatch(tasks, in_runs=False)
-        return await self._enqueue_until(batch, timeout_s, kept), batch.request_ids
-
-    async def _enqueue_until(
-        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str] = ()
-    ) -> list[Accepted | Rejected]:
-        """`kept`: the automatic idempotency keys that they had before."""
-        ends_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                return await self._enqueue_once(batch, timeout_s, kept)
-            except InvalidArgument as error:
-                raise batch.named(error) from None
-            except Unavailable as error:
-                # Raised only if no attempt did anything: so the tasks may get other ids, of a set the server knows.
-                # If the server may yet hear of the set that they name, the call has waited for that until its end.
-                is_new = self._learn_generations(error) and takes_other_ids(error)
-                timeout_s = ends_s - time.monotonic()
-                if not is_new or not self._connection.retries or timeout_s <= 0:
-                    raise
-
-    async def _enqueue_once(
-        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str]
-    ) -> list[Accepted | Rejected]:
-        if self._connection.retries:
-            if self._direct is not None:  # their sets are named in the ids
-                await self._direct.learn_of(batch.queues, timeout_s)
-            batch.add_automatic_keys(automatic_key_ttl_ms(timeout_s), self._generation_of, kept)
-        response = await self._call(
-            _ENQUEUE, batch.request, timeout_s, repeatable=batch.is_repeatable, is_first=not any(kept)
+        return (
+            await self._enqueues.until_answered(batch, call_limit_s(timeout_s, self._timeout_s))
+            if len(payloads)
+            else []
         )
-        if response.generations:
-            self._generations.learn(response.generations)
-        return batch.outcomes(response)
-
-    def _generation_of(self, queue: str) -> int:
-        # Straight to the leaders only what is on the map counts: with an id of a newer set there would be no way.
-        return self._generations.of(queue) if self._direct is None else self._direct.generation_of(queue)
-
-    def _learn_generations(self, error: Rejected) -> bool:
-        """From a server that does not know the set that an automatic idempotency key names, or knows a newer one.
-        Whether the next keys are others."""
-        queue, newest = error.metadata.get("queue", ""), error.metadata.get("generation", "")
-        if error.reason != STALE_MAP or not newest.isdecimal():
-            return False
-        for name, _, generation in (other.partition("=") for other in error.metadata.get("others", "").split(",")):
-            if generation.isdecimal():
-                self._generations.replace(name, int(generation))
-        return self._generations.replace(queue, int(newest))
 
     # -------------------------------------------------------------------------------------------- workers
 
@@ -322,7 +272,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             lease_ms=lease_ms,
             lease_ms_by_type=lease_ms_by_type,
             wait_ms=wait_ms,
-            claim_request_id=uuid.uuid4().hex if claim_request_id is None else claim_request_id,
+            claim_request_id=new_key() if claim_request_id is None else claim_request_id,
             worker=worker,
             empty_handed=empty_handed,
             suspects_only=suspects_only,

@@ -3,12 +3,14 @@ for routers and clients.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from google.rpc import code_pb2
 
+from holdfast.common.earliest import EarliestTimer
 from holdfast.frames import codec
 from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader, decode_refusal
 from holdfast.frames.hello import hello, read_welcome
@@ -41,13 +43,14 @@ class AllRoom:
 class FrameCall:
     """A call under way."""
 
-    __slots__ = ("_link", "_timer", "answered", "number", "size")
+    __slots__ = ("_link", "_on_end", "_result", "_waiter", "ends_s", "number", "size")
 
-    def __init__(self, link: "FrameLink", size: int, timeout_s: float) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, link: "FrameLink", size: int, ends_s: float, on_end: "OnEnd | None") -> None:
         self._link = link
-        self._timer = loop.call_later(max(0.0, timeout_s), self._expire)
-        self.answered: asyncio.Future[bytes] = loop.create_future()
+        self._on_end = on_end
+        self._result: bytes | CallFailedError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.ends_s = ends_s
         self.number = 0  # once it is sent
         self.size = size
 
@@ -57,36 +60,41 @@ class FrameCall:
         return not self.number
 
     def cancel(self) -> object:
-        return self._give_up(CallFailedError("CANCELLED", "It was silent.", was_given_up=True))
+        return self.give_up(CallFailedError("CANCELLED", "It was silent.", was_given_up=True))
 
     async def answer(self) -> bytes:
-        try:
-            return await self.answered
-        finally:
-            if self.answered.cancelled():  # with the task that waits for it
-                self._timer.cancel()
-                self._link.give_up(self)
+        if self._result is None:
+            self._waiter = self._link.loop.create_future()
+            try:
+                await self._waiter
+            except asyncio.CancelledError:  # with the task that waits for it
+                self.give_up(CallFailedError("CANCELLED", "Nobody waits for it any more.", was_given_up=True))
+                raise
+        result = self._result
+        if isinstance(result, CallFailedError):
+            raise result
+        assert result is not None
+        return result
 
     def end(self, result: bytes | CallFailedError) -> None:
-        self._timer.cancel()
-        if self.answered.done():
+        if self._result is not None:
             return
-        if isinstance(result, CallFailedError):
-            self.answered.set_exception(result)
-            self.answered.exception()  # nobody may wait for it any more
-        else:
-            self.answered.set_result(result)
+        self._result = result
+        if self._on_end is not None:
+            self._on_end(result)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    def _expire(self) -> None:
-        self._give_up(CallFailedError("DEADLINE_EXCEEDED", "There was no answer in time."))
-
-    def _give_up(self, failure: CallFailedError) -> bool:
-        if self.answered.done():
+    def give_up(self, failure: CallFailedError) -> bool:
+        if self._result is not None:
             return False
         failure.was_connected = not self.is_unsent
         self._link.give_up(self)
         self.end(failure)
         return True
+
+
+OnEnd = Callable[[bytes | CallFailedError], None]
 
 
 class _Request(NamedTuple):
@@ -95,7 +103,6 @@ class _Request(NamedTuple):
     method: int
     data: bytes
     metadata: Metadata | None
-    ends_s: float
 
 
 class FrameLink(asyncio.Protocol):
@@ -107,7 +114,7 @@ class FrameLink(asyncio.Protocol):
         self._caller = caller
         self._message_bytes_max = message_bytes_max
         self._keepalive_s = keepalive_s
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(message_bytes_max + codec.FRAME_SPARE_BYTES, AllRoom())
         self._methods: dict[str, int] = {}
@@ -117,12 +124,14 @@ class FrameLink(asyncio.Protocol):
         self._unanswered_bytes = 0
         self.number = 0
         self._outgoing: list[bytes] = []
+        self._gathers = True  # what is sent in one iteration of the loop, to write it together
+        self._deadlines = EarliestTimer(self.loop, time.monotonic, self._end_overdue)
         self._is_paused = False  # the server does not read
         self.used_s = self.opened_s = time.monotonic()
         self._asked_s: float | None = None  # the first that was sent since the server was heard
         self._unheard_polls = 0  # since then
         self._watch: asyncio.TimerHandle | None = None
-        self._welcomed: asyncio.Future[None] = self._loop.create_future()
+        self._welcomed: asyncio.Future[None] = self.loop.create_future()
         self.is_open = False  # takes new calls
         self.ended_s: float | None = None
 
@@ -133,16 +142,22 @@ class FrameLink(asyncio.Protocol):
     def takes(self, path: str) -> bool:
         return self.is_open and path in self._methods
 
-    def call(self, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> FrameCall:
-        call = FrameCall(self, len(data), timeout_s)
-        request = _Request(self._methods[path], data, metadata, time.monotonic() + timeout_s)
-        if len(data) > self._message_bytes_max:
-            too_large = f"Sent message larger than max ({len(data)} vs. {self._message_bytes_max})"
+    def call(
+        self, path: str, data: bytes, metadata: Metadata | None, timeout_s: float, on_end: OnEnd | None = None
+    ) -> FrameCall:
+        """`on_end` hears of the answer, or why there is none, in the place of whoever waits for it; perhaps at once."""
+        now_s, size = time.monotonic(), len(data)
+        call = FrameCall(self, size, now_s + timeout_s, on_end)
+        if size > self._message_bytes_max:
+            too_large = f"Sent message larger than max ({size} vs. {self._message_bytes_max})"
             call.end(CallFailedError("RESOURCE_EXHAUSTED", too_large))
-        elif self._queue or not self._has_room(call):
-            self._queue[call] = request
+            return call
+        if self._queue or not self._has_room(size):
+            self._queue[call] = _Request(self._methods[path], data, metadata)
         else:
-            self._send_call(call, request)
+            self._send_call(call, self._methods[path], data, metadata, now_s)
+        if call.ends_s < self._deadlines.at_s:
+            self._deadlines.note(call.ends_s)
         return call
 
     def give_up(self, call: FrameCall) -> None:
@@ -151,7 +166,7 @@ class FrameLink(asyncio.Protocol):
             self._queue.pop(call, None)
         elif self._calls.pop(call.number, None) is not None:
             self._unanswered_bytes -= call.size
-            self._send(codec.encode(codec.CANCEL, call.number))
+            self._send((codec.encode(codec.CANCEL, call.number),))
             self._send_queued()
         self._leave_if_done()
 
@@ -160,50 +175,61 @@ class FrameLink(asyncio.Protocol):
 
     # --- the window ---------------------------------------------------------------------------------------------
 
-    def _has_room(self, call: FrameCall) -> bool:
+    def _has_room(self, size: int) -> bool:
         """What was given up leaves the window, but not the buffers of a server that does not read."""
-        fits = self._unanswered_bytes + call.size <= self._window_bytes and len(self._calls) < self._calls_max
-        return not self._is_paused and (fits or not self._calls)
+        if self._is_paused:
+            return False
+        calls = len(self._calls)
+        return not calls or (self._unanswered_bytes + size <= self._window_bytes and calls < self._calls_max)
 
     def _send_queued(self) -> None:
         while self._queue:
             call, request = next(iter(self._queue.items()))
-            if not self._has_room(call):
+            if not self._has_room(call.size):
                 return
             del self._queue[call]
-            self._send_call(call, request)
+            self._send_call(call, *request, time.monotonic())
 
-    def _send_call(self, call: FrameCall, request: _Request) -> None:
-        self.used_s = time.monotonic()
+    def _send_call(self, call: FrameCall, method: int, data: bytes, metadata: Metadata | None, now_s: float) -> None:
+        self.used_s = now_s
         if self._asked_s is None:
-            self._asked_s = self.used_s
-            self._watch_silence(self._keepalive_s)
-        self.number = self.number % 0xFFFFFFFF + 1
-        while self.number in self._calls:  # the numbers begin anew, and it has waited all the while
-            self.number = self.number % 0xFFFFFFFF + 1
-        call.number = self.number
-        self._calls[call.number] = call
+            self._asked_s = now_s
+            if self._watch is None:
+                self._watch_silence(self._keepalive_s)
+        number = self.number % 0xFFFFFFFF + 1
+        while number in self._calls:  # the numbers begin anew, and it has waited all the while
+            number = number % 0xFFFFFFFF + 1
+        self.number = call.number = number
+        self._calls[number] = call
         self._unanswered_bytes += call.size
-        extra = encode_metadata(request.metadata) if request.metadata else b""
-        timeout_ms = max(1, int((request.ends_s - self.used_s) * 1000))
-        self._send(codec.encode_call(call.number, request.method, timeout_ms, extra, call.size))
-        self._send(request.data)
+        extra = encode_metadata(metadata) if metadata else b""
+        timeout_ms = int((call.ends_s - now_s) * 1000)
+        self._send((codec.encode_call(number, method, timeout_ms if timeout_ms > 0 else 1, extra, call.size), data))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, parts: tuple[bytes, ...]) -> None:
         """With all else that is sent in this iteration of the loop."""
+        if not self._gathers and self._transport is not None:
+            self._transport.writelines(parts)
+            return
         if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(data)
+            self.loop.call_soon(self._flush)
+        self._outgoing += parts
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
         if self._transport is not None and outgoing:
             self._transport.writelines(outgoing)
 
+    def _end_overdue(self, now_s: float) -> float:
+        for call in [call for call in (*self._calls.values(), *self._queue) if call.ends_s <= now_s]:
+            call.give_up(CallFailedError("DEADLINE_EXCEEDED", "There was no answer in time."))
+        return min((call.ends_s for call in (*self._calls.values(), *self._queue)), default=math.inf)
+
     # --- the transport ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
+        self._gathers = isinstance(transport, asyncio.Transport)  # those of uvloop do so by themselves
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         self._transport.write(hello(self._expects, self._caller))
 
@@ -239,18 +265,19 @@ class FrameLink(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == codec.ANSWER or frame.kind == codec.REFUSAL:
-            result = _result_of(frame)
+            result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else _failure_of(frame)
             call = self._calls.pop(frame.call, None)
             if call is not None:  # otherwise it was given up
                 self._unanswered_bytes -= call.size
                 call.end(result)
                 if self._queue:
                     self._send_queued()
-                self._leave_if_done()
+                if not self.is_open:
+                    self._leave_if_done()
         elif frame.kind == codec.WELCOME and not self._welcomed.done():
             self._enter(frame.body)
         elif frame.kind == codec.PING and len(frame.body or b"") <= codec.PING_BYTES_MAX:
-            self._send(codec.encode(codec.PONG, frame.call, frame.body or b""))
+            self._send((codec.encode(codec.PONG, frame.call, frame.body or b""),))
         elif frame.kind == codec.GOODBYE:
             self._say_goodbye()
         elif frame.kind == codec.END:
@@ -284,7 +311,7 @@ class FrameLink(asyncio.Protocol):
     def _watch_silence(self, pause_s: float) -> None:
         if self._watch is not None:
             self._watch.cancel()
-        self._watch = self._loop.call_later(pause_s, self._poll)
+        self._watch = self.loop.call_later(pause_s, self._poll)
 
     def _poll(self) -> None:
         """A server that was sent something, and has not said anything for a while, is asked whether it is there. It is
@@ -300,13 +327,14 @@ class FrameLink(asyncio.Protocol):
             self._lose("The server does not answer any more.")
         else:
             if not self._unheard_polls:
-                self._send(codec.encode(codec.PING, 0))
+                self._send((codec.encode(codec.PING, 0),))
             self._unheard_polls += 1
             self._watch_silence(ANSWER_SECONDS / 2)
 
     def _lose(self, why: str) -> None:
         """Whatever is under way may have been carried out, but for what waits in the queue."""
         self.is_open = False
+        self._deadlines.stop()
         if self.ended_s is None:
             self.ended_s = time.monotonic()
         transport, self._transport = self._transport, None
@@ -329,11 +357,9 @@ def _lost(why: str, *, was_connected: bool) -> CallFailedError:
     return CallFailedError("UNAVAILABLE", why, was_connected=was_connected)
 
 
-def _result_of(frame: Frame) -> bytes | CallFailedError:
+def _failure_of(frame: Frame) -> CallFailedError:
     if frame.body is None:
         return CallFailedError("RESOURCE_EXHAUSTED", "Received message larger than max")
-    if frame.kind == codec.ANSWER:
-        return frame.body
     refused = decode_refusal(frame.body)
     return CallFailedError(_CODES.get(refused.code, "UNKNOWN"), refused.message, refused.details or None)
 

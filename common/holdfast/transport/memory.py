@@ -57,6 +57,21 @@ class MemoryNetwork:
         self._run(self._carry(call))
         return call
 
+    def begin(
+        self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float,
+        on_end: Callable[[bytes | CallFailedError], None],
+    ) -> "MemoryCall":  # fmt: skip
+        call = self.call(address, path, data, metadata, timeout_s)
+
+        async def report() -> None:
+            try:
+                on_end(await call.answer())
+            except CallFailedError as failure:
+                on_end(failure.with_traceback(None))
+
+        self._run(report())
+        return call
+
     def is_connected(self, address: str) -> bool:
         return address in self._servers and address not in self._gone
 

@@ -13,7 +13,7 @@ from holdfast.common.backoff import Backoff
 from holdfast.common.metadata import FRAMES_KEY
 from holdfast.common.service import Service
 from holdfast.transport.channels import Metadata, OutgoingCall
-from holdfast.transport.frame_channels import FrameLink, NoFramesError, connect
+from holdfast.transport.frame_channels import FrameCall, FrameLink, NoFramesError, OnEnd, connect
 from holdfast.transport.grpc_channels import UNUSED_S, GrpcChannels
 
 BACKOFF = Backoff(first_s=1.0, max_s=60.0)
@@ -102,6 +102,17 @@ class NegotiatedChannels:
             address, path, data, (*(metadata or ()), _ASKS), timeout_s, on_frames=lambda at: self.learn(address, at)
         )
 
+    def begin(
+        self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float, on_end: OnEnd
+    ) -> FrameCall | None:
+        """A call for whose end nobody waits: `on_end` hears of it, later. None if there are no frames at the moment, or
+        the call is not for them."""
+        link = self.link(address)
+        if link is None or not link.takes(path) or len(data) > self._message_bytes_max:
+            return None
+        self._check()
+        return link.call(path, data, metadata, timeout_s, on_end)
+
     def is_connected(self, address: str) -> bool:
         return self.link(address) is not None or self._grpc.is_connected(address)
 
@@ -149,7 +160,8 @@ class NegotiatedChannels:
     def link(self, address: str) -> FrameLink | None:
         """One that takes calls."""
         frames = self.frames.get(address)
-        return frames.link if frames is not None and frames.is_open else None
+        link = None if frames is None else frames.link
+        return link if link is not None and link.is_open else None
 
     def asks(self, address: str) -> bool:
         if not self._uses_frames:

@@ -50,24 +50,25 @@ class Sender:
     """Sends calls, and looks after those whose servers are silent."""
 
     def __init__(self, others: Others) -> None:
-        self._watch = SilenceWatch(others)
+        self.watch = SilenceWatch(others)
         self.repeated = 0  # attempts after the first
 
     async def close(self) -> None:
-        await self._watch.close()
+        await self.watch.close()
 
     def leaders_changed(self, leaders: Collection[KnownLeader]) -> None:
         """Others lead now: calls that wait for those before them wait in vain."""
-        self._watch.leaders_changed(leaders)
+        self.watch.leaders_changed(leaders)
 
-    async def send(self, call: Call, patience: Patience) -> bytes:
-        """The answer; raises the call's last word."""
+    async def send(self, call: Call, patience: Patience, failure: CallFailedError | None = None) -> bytes:
+        """The answer; raises the call's last word. `failure`: of its first attempt, if that was made already."""
         while True:
-            try:
-                return await self._attempt(call, patience)
-            except CallFailedError as error:
-                # Its traceback would keep the channel for as long as somebody keeps the error.
-                failure = error.with_traceback(None)
+            if failure is None:
+                try:
+                    return await self._attempt(call, patience)
+                except CallFailedError as error:
+                    # Its traceback would keep the channel for as long as somebody keeps the error.
+                    failure = error.with_traceback(None)
             pause_s = None
             if patience.is_over:
                 call.note(failure)
@@ -79,6 +80,7 @@ class Sender:
                 word = call.last_word(failure)
                 raise word from None if word is failure else failure
             self.repeated += 1
+            failure = None
 
     async def _attempt(self, call: Call, patience: Patience) -> bytes:
         outgoing = await call.begin(patience)
@@ -97,8 +99,8 @@ class Sender:
             call.leader, call.shard, call.address, outgoing, wait_s=call.wait_s, timeout_s=call.timeout_s,
             now_s=time.monotonic(), may_give_up=lambda: outgoing.is_unsent or call.may_repeat(),
         )  # fmt: skip
-        self._watch.begin(in_flight)
+        self.watch.begin(in_flight)
         try:
             return await outgoing.answer()
         finally:
-            self._watch.end(in_flight)
+            self.watch.end(in_flight)
