@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from holdfast.client._lazy import LazyList
 from holdfast.client.models import Ack, Claim
 
 FOLLOW_UPS_PER_CALL_MAX = 1000  # of all acks together
@@ -30,6 +31,8 @@ def take_batch(line: deque[T], items_max: int, bytes_max: int, bytes_of: Callabl
 
 def ack_parts(items: Sequence[Claim | Ack]) -> list[range]:
     """Which of them go into one call, by position: a server takes so many follow-ups in one."""
+    if isinstance(items, LazyList) and items.is_unseen:  # claims as they came
+        return [range(len(items))]
     made = [len(item.follow_ups) if isinstance(item, Ack) else 0 for item in items]
     if sum(made) <= FOLLOW_UPS_PER_CALL_MAX:
         return [range(len(made))]

@@ -6,9 +6,9 @@ from typing import Any
 
 from holdfast.client._fitting import parts
 from holdfast.client.errors import UnexpectedAnswer
-from holdfast.client.models import Claim, ClaimedTask
+from holdfast.client.models import Claim, ClaimedTask, Claims
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.routing.task_ids import later_task_ids
+from holdfast.routing.task_ids import later_task_ids, shard_of_task
 
 SECRET_BITS = 64  # of a token, below its number
 _SECRET_MAX = (1 << SECRET_BITS) - 1
@@ -32,12 +32,28 @@ def claim_parts(claim: object) -> dict[str, Any]:
     return named | {"token": token >> SECRET_BITS} if isinstance(token, int) else named
 
 
+class RunClaims(Claims):
+    """Claims as they came."""
+
+    def __init__(self, response: pb.ReserveResponse, sent_s: float) -> None:
+        super().__init__(
+            (), response.run_dry_ms / 1000, tuple(response.unsettled_shards), response.suggested_wait_ms
+        )  # fmt: skip
+        self.runs = response.runs
+        answered_s = sent_s + (response.waited_ms + response.routed_ms) / 1000
+        count = 0
+        for run in self.runs:
+            size = len(run.payloads)
+            if size != 1 and (not size or shard_of_task(run.task_id) is None):
+                raise UnexpectedAnswer("a run of claims that names no tasks")
+            count += size
+        if count:
+            self.put_off(count, lambda: [claim for run in self.runs for claim in claims_of(run, answered_s)])
+
+
 def claims_of(run: pb.ClaimRun, answered_s: float) -> Iterator[ClaimedTask]:
     """`answered_s`: when the broker made its answer, or a moment before."""
-    try:
-        _, *ids = later_task_ids(run.task_id, len(run.payloads))
-    except ValueError:
-        raise UnexpectedAnswer("a run of claims that names no tasks") from None
+    _, *ids = later_task_ids(run.task_id, len(run.payloads))
     first = _first_claimed(run, answered_s)
     yield first
     if not ids:

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.client import _forks
@@ -55,9 +56,12 @@ class LoopThread(Generic[ClientT]):
         """Waits for the result. What interrupts the wait, e.g. Ctrl-C, cancels the call."""
         future = self._submit(call)
         try:
-            # A signal that comes just before the wait begins does not end it, so no wait is long.
-            while not wait((future,), _SIGNALS_S).done:
-                pass
+            while not future.done():
+                try:
+                    # A signal that comes just before the wait begins does not end it, so no wait is long.
+                    return future.result(_SIGNALS_S)
+                except TimeoutError:
+                    pass
             return future.result()
         finally:
             future.cancel()  # changes nothing if it is done
@@ -127,6 +131,18 @@ class LoopThread(Generic[ClientT]):
             self._collected.detach()
 
 
+class _Handed(Future[T]):
+    """The result of a call on the loop's thread. Cancelling it cancels the call."""
+
+    task: "asyncio.Task[T] | None" = None
+
+    def cancel(self) -> bool:
+        is_cancelled, task = super().cancel(), self.task
+        if is_cancelled and task is not None and not task.done():
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        return is_cancelled
+
+
 class _RunningLoop(Generic[ClientT]):
     """A loop, its thread and its client. Apart from `LoopThread`, which its own thread must not keep alive."""
 
@@ -146,7 +162,7 @@ class _RunningLoop(Generic[ClientT]):
         return not wait(list(self._running), _IDLE_WAIT_S_MAX).not_done
 
     def submit(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> "Future[T]":
-        future: Future[T] = Future()
+        future: _Handed[T] = _Handed()
         self._running.add(future)
         self._loop.call_soon_threadsafe(self._begin, call, future)
         return future
@@ -162,21 +178,18 @@ class _RunningLoop(Generic[ClientT]):
         self.stop()
         self.thread.join(_WAIT_S_MAX)
 
-    def _begin(self, call: Callable[[ClientT], Coroutine[Any, Any, T]], future: "Future[T]") -> None:
-        async def made() -> T:
-            return await call(self._client)  # in here, so that the caller also hears of a call that cannot be made
+    def _begin(self, call: Callable[[ClientT], Coroutine[Any, Any, T]], future: _Handed[T]) -> None:
+        task = future.task = self._loop.create_task(self._made(call))
+        task.add_done_callback(partial(self._deliver, future))
+        if future.cancelled():  # before there was a task
+            task.cancel()
 
-        task = self._loop.create_task(made())
-        task.add_done_callback(lambda task: self._deliver(task, future))
+    async def _made(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> T:
+        return await call(self._client)  # in here, so that the caller also hears of a call that cannot be made
 
-        def pass_on(future: "Future[T]") -> None:
-            if future.cancelled() and not task.done():
-                self._loop.call_soon_threadsafe(task.cancel)
-
-        future.add_done_callback(pass_on)
-
-    def _deliver(self, task: "asyncio.Task[T]", future: "Future[T]") -> None:
+    def _deliver(self, future: _Handed[T], task: "asyncio.Task[T]") -> None:
         self._running.discard(future)
+        future.task = None
         error: BaseException | None
         if task.cancelled():
             error = ClientClosed() if self._stopping else CancelledError()

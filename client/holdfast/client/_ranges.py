@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 from holdfast.client import _wire
-from holdfast.client._claims import SECRET_BITS, put_claim
+from holdfast.client._claims import SECRET_BITS, RunClaims, put_claim
 from holdfast.client._fitting import MISFITS
 from holdfast.client._places import Places
 from holdfast.client.errors import Rejected, UnexpectedAnswer
@@ -21,8 +21,12 @@ _ID_BEGINNING = 24  # what follows is a number by which the ids of a run differ
 class AckBatch:
     """The request of a batch, and what its answer says of each claim."""
 
-    def __init__(self, items: Sequence[Claim | Ack], first: int = 0) -> None:
-        """`first`: the caller's place of the first item, if these are not all."""
+    def __init__(self, items: Sequence[Claim | Ack], part: range | None = None) -> None:
+        """`part`: which of the items, by their places, if these are not all."""
+        if isinstance(items, RunClaims) and items.is_unseen:
+            self._set(*_ranges_of_runs(items.runs), ())
+            return
+        first, items = (part.start, items[part.start : part.stop]) if part else (0, items)
         ranges = pb.AckRequest()
         try:
             groups = [group for group in _stretches(items) if len(group) > 1]
@@ -36,11 +40,13 @@ class AckBatch:
         together = {index for group in groups for index in group}
         alone = [index for index in range(len(items)) if index not in together] if len(together) < len(items) else []
         here = [first + index for index in alone]
-        self.request = _wire.ack_request([items[index] for index in alone], here)
-        self.request.MergeFrom(ranges)
-        self._places: Places[Acked] = Places(
-            "items", "ranges", here, [[first + index for index in group] for group in groups]
-        )
+        request = _wire.ack_request([items[index] for index in alone], here) if alone else pb.AckRequest()
+        request.MergeFrom(ranges)
+        self._set(request, [[first + index for index in group] for group in groups], here)
+
+    def _set(self, request: pb.AckRequest, groups: Sequence[Sequence[int]], alone: Sequence[int]) -> None:
+        self.request = request
+        self._places: Places[Acked] = Places("items", "ranges", alone, groups)
 
     def outcomes(self, response: pb.AckResponse) -> list[Acked | Rejected]:
         alone = _wire.ack_outcomes(response, len(self._places.alone))
@@ -64,6 +70,17 @@ def _plain_claim(item: Claim | Ack) -> Claim | None:
     return None if item.result is not None or item.follow_ups else item.claim
 
 
+def _ranges_of_runs(runs: Sequence[pb.ClaimRun]) -> tuple[pb.AckRequest, list[range]]:
+    """Of claims as they came, which nobody has looked at."""
+    request, groups, first = pb.AckRequest(), list[range](), 0
+    for run in runs:
+        size = len(run.payloads)
+        request.ranges.add(task_id=run.task_id, token=run.token, secret=run.secret, count=size)
+        groups.append(range(first, first + size))
+        first += size
+    return request, groups
+
+
 def _stretches(items: Sequence[Claim | Ack]) -> Iterator[list[int]]:
     """The places of claims that follow each other by their ids and their tokens, in whatever order they were given."""
     claims = [
@@ -71,17 +88,17 @@ def _stretches(items: Sequence[Claim | Ack]) -> Iterator[list[int]]:
     ]
     claims.sort()
     group: list[int] = []
-    last_id, next_token = "", 0
+    beginning, number, next_token = "", 0, 0
     for task_id, token, index in claims:
-        if group and not (token == next_token and _follows(task_id, last_id)):
+        # What is no id does not follow anything.
+        is_id = len(task_id) == _ID_CHARACTERS
+        last, number = number, int(task_id[_ID_BEGINNING:], 16) if is_id else 0
+        follows = is_id and token == next_token and number == last + 1 and task_id.startswith(beginning)
+        if group and not follows:
             yield group
             group = []
         group.append(index)
-        last_id, next_token = task_id, token + _NEXT_TOKEN
+        next_token = token + _NEXT_TOKEN
+        if not follows:
+            beginning = task_id[:_ID_BEGINNING]
     yield group
-
-
-def _follows(task_id: str, last_id: str) -> bool:
-    if not len(task_id) == len(last_id) == _ID_CHARACTERS or task_id[:_ID_BEGINNING] != last_id[:_ID_BEGINNING]:
-        return False
-    return int(task_id[_ID_BEGINNING:], 16) == int(last_id[_ID_BEGINNING:], 16) + 1

@@ -10,13 +10,14 @@ from typing import Self
 
 from holdfast.client import _wire
 from holdfast.client._fitting import MISFITS, misfit
+from holdfast.client._lazy import LazyList
 from holdfast.client._places import Places
 from holdfast.client._request_ids import add_automatic_keys, is_without_key, told_apart
 from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer
 from holdfast.client.models import Accepted, NewTask, UniqueScope
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.placing import specs_of
-from holdfast.routing.task_ids import later_task_ids
+from holdfast.routing.task_ids import later_task_ids, shard_of_task
 
 # All in one go: this is done for every task of every batch.
 _SHARED = attrgetter(*(field.name for field in fields(NewTask) if field.name != "payload"))
@@ -81,8 +82,12 @@ class EnqueueBatch:
         self._told_apart = [index for index in told_apart(self._heads, automatic) if index < len(self.request.tasks)]
 
     def outcomes(self, response: pb.EnqueueResponse) -> list[Accepted | Rejected]:
-        alone = _wire.enqueue_outcomes(response, len(self._places.alone), self._told_apart)
         runs = self._places.groups
+        if len(runs) == len(response.runs) == 1 and not self._places.alone and not response.outcomes:
+            [outcome] = response.runs
+            if not outcome.refused and shard_of_task(outcome.first_task_id) is not None:
+                return _accepted_run(outcome.first_task_id, len(runs[0]))
+        alone = _wire.enqueue_outcomes(response, len(self._places.alone), self._told_apart)
         if len(response.runs) != len(runs):
             raise UnexpectedAnswer(f"{len(response.runs)} outcomes for {len(runs)} runs")
         return self._places.join(alone, [self._of_run(index, outcome) for index, outcome in enumerate(response.runs)])
@@ -99,6 +104,12 @@ class EnqueueBatch:
     def named(self, refusal: Rejected) -> Rejected:
         """Of the whole call, with the places that the caller knows."""
         return self._places.named(refusal)
+
+
+def _accepted_run(first_task_id: str, count: int) -> list[Accepted | Rejected]:
+    accepted: LazyList[Accepted | Rejected] = LazyList()
+    accepted.put_off(count, lambda: map(Accepted, later_task_ids(first_task_id, count)))
+    return accepted
 
 
 def _runs_at_end(tasks: Sequence[NewTask]) -> list[range]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import count
 
-from holdfast.client._claims import claim_parts, claims_of, put_claim
+from holdfast.client._claims import claim_parts, put_claim
 from holdfast.client._fitting import (
     MISFITS,
     at_most_one_start,
@@ -35,7 +35,6 @@ from holdfast.client.models import (
     Attempt,
     Cancelled,
     Claim,
-    Claims,
     Extended,
     Extension,
     Failed,
@@ -440,13 +439,6 @@ def wait_outcomes(response: pb.WaitTasksResponse, asked: int) -> list[tuple[Task
     return read_each(
         response.outcomes, asked, "task", lambda outcome: (task_info_of(outcome.task), outcome.task.result_omitted)
     )
-
-
-def claimed_tasks(response: pb.ReserveResponse, sent_s: float) -> Claims:
-    answered_s = sent_s + (response.waited_ms + response.routed_ms) / 1000
-    claims = [claim for run in response.runs for claim in claims_of(run, answered_s)]
-    unsettled = tuple(response.unsettled_shards)
-    return Claims(claims, response.run_dry_ms / 1000, unsettled, response.suggested_wait_ms)
 
 
 def task_info(response: pb.GetTaskResponse | pb.GetDeadLetterResponse) -> TaskInfo:

@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 from holdfast.client import _wire
 from holdfast.client._batches import ack_parts
+from holdfast.client._claims import RunClaims
 from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
 from holdfast.client._dead_letters import DeadLetterCalls
@@ -289,7 +290,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             attempt=self._reserves.begin(request.claim_request_id),
         )
         self._reserves.answered(request.claim_request_id)
-        return _wire.claimed_tasks(reply.message, reply.sent_s)
+        return RunClaims(reply.message, reply.sent_s)
 
     async def ack(
         self,
@@ -311,7 +312,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         ends_s = time.monotonic() + timeout_s
         outcomes: list[Acked | Rejected] = []
         # An ack whose answer was lost is answered as the first time, so all of it can be repeated.
-        for part in [AckBatch(items[part.start : part.stop], part.start) for part in ack_parts(items)]:
+        for part in [AckBatch(items, part) for part in ack_parts(items)]:
             left_s = ends_s - time.monotonic()
             if left_s <= 0 and outcomes:
                 raise DeadlineExceeded(self.address, timeout_s)

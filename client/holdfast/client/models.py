@@ -8,7 +8,9 @@ results, headers and tokens are left out of every `repr`, so that they do not en
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
+
+from holdfast.client._lazy import LazyList
 
 
 class TaskState(StrEnum):
@@ -176,7 +178,7 @@ class ClaimedTask:
     alone: bool = False
 
 
-class Claims(list[ClaimedTask]):
+class Claims(LazyList[ClaimedTask]):
     """What one call has claimed.
 
     `run_dry_s` is not 0 if tasks that must run alone wait for a worker that holds nothing: claim nothing more until all
@@ -198,6 +200,9 @@ class Claims(list[ClaimedTask]):
         self.run_dry_s = run_dry_s
         self.unsettled_shards = unsettled_shards
         self.suggested_wait_ms = suggested_wait_ms
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Claims, ([*self], self.run_dry_s, self.unsettled_shards, self.suggested_wait_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from holdfast.client import (
     TaskFilter,
     TaskInfo,
     UnexpectedAnswer,
-    _loop_thread,
     sync,
 )
 from holdfast.client._loop_thread import LoopThread
@@ -228,16 +227,18 @@ def test_a_signal_that_does_not_end_the_wait_is_noticed_all_the_same(monkeypatch
             ends.put("cancelled")
             raise
 
+    result = concurrent.futures.Future.result
+
     def wait(*args: Any) -> Any:
         waits.set()
-        return concurrent.futures.wait(*args)
+        return result(*args)
 
     def interrupt() -> None:
         assert calls.wait(DEADLINE_S)
         assert waits.wait(DEADLINE_S)
         signal.raise_signal(signal.SIGINT)  # on this thread, which has no say in what is done about it
 
-    monkeypatch.setattr(_loop_thread, "wait", wait)
+    monkeypatch.setattr(concurrent.futures.Future, "result", wait)
     thread = LoopThread("holdfast-test", AsyncClient)
     helper = threading.Thread(target=interrupt)
     helper.start()

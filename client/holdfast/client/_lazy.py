@@ -1,0 +1,65 @@
+"""Lists whose items are made when somebody looks at them: of a batch there are many, and often nobody does."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LazyList(list[T]):
+    """In all else a list. Looking at how long it is makes nothing."""
+
+    _make: Callable[[], Iterable[T]] | None = None
+    _count = 0
+
+    def put_off(self, count: int, make: Callable[[], Iterable[T]]) -> None:
+        """So many items, of a list that has none so far."""
+        self._make, self._count = make, count
+
+    @property
+    def is_unseen(self) -> bool:
+        """Nobody has looked, and nobody has changed it."""
+        return self._make is not None
+
+    def __len__(self) -> int:
+        return super().__len__() if self._make is None else self._count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, ([*self],)
+
+    def _fill(self) -> None:
+        make, self._make = self._make, None
+        if make is not None:
+            super().extend(make())
+
+
+def _filled_first(name: str) -> Callable[..., Any]:
+    of_list = getattr(list, name)
+
+    def method(self: LazyList[Any], *args: Any, **kwargs: Any) -> Any:
+        if self._make is not None:
+            self._fill()
+        for other in args:  # a list looks into another one without asking it
+            if isinstance(other, LazyList):
+                other._fill()
+        return of_list(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+_LOOKS = (
+    "__add__", "__contains__", "__delitem__", "__eq__", "__ge__", "__getitem__", "__gt__", "__iadd__", "__imul__",
+    "__iter__", "__le__", "__lt__", "__mul__", "__ne__", "__repr__", "__reversed__", "__rmul__", "__setitem__",
+    "append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort",
+)  # fmt: skip
+for _name in _LOOKS:
+    setattr(LazyList, _name, _filled_first(_name))
+
+
+def _radd(self: LazyList[Any], other: Any) -> Any:
+    """A list that is the left one would look into it without asking."""
+    return [*other, *self] if isinstance(other, list) else NotImplemented
+
+
+setattr(LazyList, "__radd__", _radd)  # noqa: B010
