@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from holdfast.client import (
     Ack,
     Acked,
+    Claim,
     ClaimedTask,
     Claims,
     ConnectionFailed,
@@ -268,12 +269,13 @@ class SimBroker:
         self.worker_states.append(state)
         return HeartbeatAnswer(self.desired if self.desired is not state else None, 1.0)
 
-    async def ack_many(self, items: Sequence[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
+    async def ack_many(self, claims: Sequence[Claim | Ack], *, timeout_s: float) -> list[Acked | Rejected]:
         def finish(task: SimTask, _: Ack) -> Acked:
             task.state = TaskState.SUCCEEDED
             self.succeeded_s[task.task_id, task.token] = self.now_s()
             return Acked()
 
+        items = [claim if isinstance(claim, Ack) else Ack(claim) for claim in claims]
         return await self._report(items, finish, timeout_s)
 
     async def fail_many(self, items: Sequence[Failure], *, timeout_s: float) -> list[Failed | Rejected]:

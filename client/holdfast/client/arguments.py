@@ -16,6 +16,8 @@ from holdfast.client.errors import InvalidArgument, NotJson
 
 JSON_HEADERS = {"content-type": "application/json"}
 
+_ASCII_BEGINNINGS = frozenset(b"%c" % character for character in b"[{")
+
 # One encoder for all: compact, and with NaN refused because it is not JSON and other readers would stumble over it.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -34,10 +36,16 @@ def encode_json(value: object, what: str) -> bytes:
         raise NotJson(what, "it is nested too deeply") from None
 
 
+# As `json.loads` reads text, without finding out each time how.
+_decode = json.JSONDecoder().decode
+
+
 def decode_json(data: bytes, what: str) -> Any:
     """The value of some bytes."""
     try:
-        return json.loads(data)
+        # Two bytes tell UTF-8, in which nearly all is, from what else `json` takes.
+        is_utf8 = data[:1] in _ASCII_BEGINNINGS and data[1:2] != b"\0"
+        return _decode(data.decode("utf-8", "surrogatepass")) if is_utf8 else json.loads(data)
     except (ValueError, RecursionError):
         raise NotJson(what, "it is something else") from None
 

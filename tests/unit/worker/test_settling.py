@@ -51,7 +51,8 @@ class ScriptedCalls:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def ack_many(self, items: list[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
+    async def ack_many(self, claims: list[ClaimedTask | Ack], *, timeout_s: float) -> list[Acked | Rejected]:
+        items = [claim if isinstance(claim, Ack) else Ack(claim) for claim in claims]
         self.acks.append(items)
         await self.gate.wait()
         if self.raises:
@@ -274,7 +275,8 @@ def job_of_shard(shard: int, number: int) -> Job:
 class SilentShard(ScriptedCalls):
     """Shard 7 answers when the gate is open; the others do so at once."""
 
-    async def ack_many(self, items: list[Ack], *, timeout_s: float) -> list[Acked | Rejected]:
+    async def ack_many(self, claims: list[ClaimedTask | Ack], *, timeout_s: float) -> list[Acked | Rejected]:
+        items = [claim if isinstance(claim, Ack) else Ack(claim) for claim in claims]
         self.acks.append(items)
         if any(shard_of_task(item.claim.task_id) == 7 for item in items):
             await self.gate.wait()

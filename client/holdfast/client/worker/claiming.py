@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.client._pauses import asked_pause_s, growing_pause_s
+from holdfast.client._request_ids import new_key
 from holdfast.client.aio import AsyncClient
 from holdfast.client.errors import HoldfastError, InvalidArgument
 from holdfast.client.models import ClaimedTask, Claims
@@ -21,7 +21,7 @@ from holdfast.client.worker.meters import Meter
 from holdfast.client.worker.outages import PASSING, Outage
 from holdfast.client.worker.slots import Ask, Slots
 from holdfast.client.worker.standstill import Standstill
-from holdfast.common.service import Service, end_tasks
+from holdfast.common.service import Service
 
 _POLL_MS = 30_000
 # The last look for a claim whose answer may have been on its way when the worker stopped asking.
@@ -59,13 +59,13 @@ class Claimer(Service):
         self._meter = meter
         self._outage = Outage("claim tasks", standstill, meter)
         self._room = asyncio.Event()  # set when there may be room for more tasks
-        self._reopened = asyncio.Event()  # set when a queue that was at its limit may be asked for again
+        self._open_poll: asyncio.Timeout | None = None  # ends when a queue that was at its limit may be asked for again
         self._loop = asyncio.get_running_loop()
         self._dry_until_s: float | None = None  # claims nothing until then, or until nothing is held
         self._poll_ms = _POLL_MS
         self._asked: Ask | None = None  # what the server has been asked for and has not answered
         # The same id until a call has been answered: whatever an unanswered one claimed comes with the next answer.
-        self._request_id = uuid.uuid4().hex
+        self._request_id = new_key()
         self._unsettled: dict[str, _Unsettled] = {}  # by their ids
         self._unsettled_in_a_row = 0
 
@@ -76,13 +76,13 @@ class Claimer(Service):
 
     def slots_changed(self, *, reopened: bool) -> None:
         self._room.set()
-        if reopened:
-            self._reopened.set()
+        if reopened and self._open_poll is not None:
+            self._open_poll.reschedule(self._loop.time())
+            self._open_poll = None
 
     async def _run(self) -> None:
         while True:
             self._room.clear()
-            self._reopened.clear()
             ask = self._next_ask()
             if ask is None:
                 if self._slots.is_quiet and self._asked is not None:
@@ -138,7 +138,7 @@ class Claimer(Service):
         assert self._asked is not None
         await self._ask_for(self._request_id, _Unsettled(self._asked), _LAST_POLL_S_MAX, self._give_all_back)
         self._asked = None
-        self._request_id = uuid.uuid4().hex
+        self._request_id = new_key()
 
     def _give_all_back(self, claims: Claims) -> None:
         for claim in claims:
@@ -152,19 +152,17 @@ class Claimer(Service):
     async def _poll(self, ask: Ask) -> Claims:
         """One long poll; cut short, with an empty answer, when one more queue may be asked for."""
         self._asked = ask
-        poll = asyncio.create_task(self._reserve(ask, self._poll_ms))
-        reopened = asyncio.create_task(self._reopened.wait())
         try:
-            await asyncio.wait((poll, reopened), return_when=asyncio.FIRST_COMPLETED)
-            if not poll.done():
-                return Claims()
-            claims = poll.result()
+            async with asyncio.timeout(None) as self._open_poll:
+                claims = await self._reserve(ask, self._poll_ms)
+        except TimeoutError:
+            return Claims()  # what it has claimed all the same is asked for with its id
         finally:
-            await end_tasks([poll, reopened])
+            self._open_poll = None
         if claims.unsettled_shards:
             self._settle_later(self._request_id, ask, claims.unsettled_shards)
         self._asked = None
-        self._request_id = uuid.uuid4().hex
+        self._request_id = new_key()
         return claims
 
     async def _reserve(

@@ -110,6 +110,7 @@ class Session:
         self._stop_was_asked_for = False  # by an operator from afar
         self._meter = meter = Meter(settings.tasks)
         self._leases = leases_of(settings.tasks)
+        self._lease_ms: dict[str, tuple[int, int]] = {}  # by types that the app knows: see `_leases_ms_of`
         lease_ms_min = min(task.lease_ms for task in settings.tasks.values())
         self._slots = Slots(settings.concurrency, settings.queues)
         outcomes: Mailbox[tuple[Job, Outcome]] = Mailbox(asyncio.get_running_loop(), self._ended)
@@ -200,42 +201,56 @@ class Session:
 
     def _claimed(self, claim: ClaimedTask) -> None:
         job = self._take(claim, is_alone=claim.alone)
+        now_s = self._now_s()
         # The answer may have taken longer than the lease, e.g. because this process was stopped for a while.
-        end_if_over(job, self._now_s(), "its lease ran out before it arrived", self._standstill)
+        end_if_over(job, now_s, "its lease ran out before it arrived", self._standstill)
         if job.interrupted:
             self._ended((job, Interrupted()))
         else:
-            self.deadlines.watch(job)
+            if job.deadline_s is not None:
+                self.deadlines.watch(job)
             self._heartbeats.added(job)
-            job.began_s = self._now_s()
-            log_started(job)
+            job.began_s = now_s
+            if log.isEnabledFor(logging.DEBUG):
+                log_started(job)
             self._handlers.start(job)
 
     def _take(self, claim: ClaimedTask, *, is_alone: bool = False) -> Job:
-        task = self._settings.tasks.get(claim.type)
-        asked_ms = self._leases.of(claim.type)
-        job = new_job(claim, task.lease_ms if task is not None else asked_ms, asked_ms)
+        lease_ms, asked_ms = self._lease_ms.get(claim.type) or self._leases_ms_of(claim.type)
+        job = new_job(claim, lease_ms, asked_ms)
+        if not self._slots.running:
+            self._idle.clear()
+            self._empty.clear()
         self._slots.take(claim.queue, is_alone=is_alone)
         self._jobs[job] = None
-        self._idle.clear()
-        self._empty.clear()
         return job
+
+    def _leases_ms_of(self, name: str) -> tuple[int, int]:
+        """What heartbeats ask for, and what claims are asked with."""
+        task = self._settings.tasks.get(name)
+        asked_ms = self._leases.of(name)
+        if task is None:
+            return asked_ms, asked_ms
+        self._lease_ms[name] = task.lease_ms, asked_ms
+        return self._lease_ms[name]
 
     def _ended(self, ended: tuple[Job, Outcome]) -> None:
         job, outcome = ended
         if job.phase is not Phase.RUNNING:
             return  # given back already; the handler took no notice of it
         self._standstill.poll()  # while it counts as one that runs
-        end_if_over(job, self._now_s(), "its lease ran out while its handler ran", self._standstill)
-        self.deadlines.forget(job)
+        now_s = self._now_s()
+        end_if_over(job, now_s, "its lease ran out while its handler ran", self._standstill)
+        if job.deadline_s is not None:
+            self.deadlines.forget(job)
         job.phase = Phase.REPORTING
         reopened = self._slots.ended(job.claim.queue)
         if not self._slots.running:
             self._idle.set()
-        if job.timed_out and not (isinstance(outcome, AttemptFailed) and outcome.error.type == TIMEOUT_TYPE):
+        if job.timed_out and not _tells_timeout(outcome):
             outcome = timeout_of(job)  # what has come too late does not count
         if job.began_s is not None:
-            job.ran_s = self._now_s() - job.began_s
+            job.ran_s = now_s - job.began_s
             self._meter.ran(job.claim.type, job.ran_s)
         if isinstance(outcome, AttemptFailed):
             log_failed(job, outcome, with_traceback=self._settings.log_tracebacks)
@@ -249,7 +264,8 @@ class Session:
     def _answered(self, job: Job, answer: Acked | Failed | Released | Rejected) -> None:
         if isinstance(answer, Acked):
             self._count(job, "succeeded")
-            log_succeeded(job)
+            if log.isEnabledFor(logging.DEBUG):
+                log_succeeded(job)
         elif isinstance(answer, Failed):
             self._count(job, "failed")
             if answer.state is TaskState.DEAD:
@@ -275,7 +291,7 @@ class Session:
     def _done(self, job: Job) -> None:
         job.phase = Phase.DONE
         self._slots.reported()
-        if self.state is WorkerState.DRAINED:
+        if self._slots.is_quiet and self.state is WorkerState.DRAINED:
             self._presence.state_changed()
         del self._jobs[job]
         if not self._jobs:
@@ -324,3 +340,7 @@ class Session:
         done = self._report
         lost = f", {done.lost} leases lost (their tasks run again)" if done.lost else ""
         return f"{done.succeeded} succeeded, {done.failed} failed, {done.released} given back{lost}"
+
+
+def _tells_timeout(outcome: Outcome) -> bool:
+    return isinstance(outcome, AttemptFailed) and outcome.error.type == TIMEOUT_TYPE

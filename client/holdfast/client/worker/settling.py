@@ -56,7 +56,10 @@ class Settler(Service):
         self._refused: dict[Job, int] = {}  # how often the report of a failure was not taken; another is on its way
 
         async def ack(jobs: Sequence[Job], reports: Sequence[Succeeded]) -> list[Acked | Rejected]:
-            items = [Ack(job.claim, report.result) for job, report in zip(jobs, reports, strict=True)]
+            items = [
+                job.claim if report.result is None else Ack(job.claim, report.result)
+                for job, report in zip(jobs, reports, strict=True)
+            ]
             return await client.ack_many(items, timeout_s=_CALL_S_MAX)
 
         async def fail(jobs: Sequence[Job], reports: Sequence[AttemptFailed]) -> list[Failed | Rejected]:

@@ -32,15 +32,12 @@ class Slots:
         self._concurrency = concurrency
         self._limits = dict(queues)  # None: only the slots limit it
         self._running = dict.fromkeys(queues, 0)
+        self.running = 0  # of all queues
         self._unreported = 0
         self.late = 0  # of those, how many wait for a shard that does not answer
         self._turn = 0
         self._is_alone = False  # what is held must stay the only one
         self.is_quiet = False  # nothing is to be claimed
-
-    @property
-    def running(self) -> int:
-        return sum(self._running.values())
 
     @property
     def held(self) -> int:
@@ -80,6 +77,7 @@ class Slots:
         """`is_alone`: nothing else may be claimed until it is reported."""
         self._is_alone = self._is_alone or is_alone
         self._running[queue] = self._running.get(queue, 0) + 1
+        self.running += 1
 
     def has_room_for(self, queue: str, *, is_alone: bool = False) -> bool:
         """For a task that was claimed: another may have come in its place."""
@@ -93,6 +91,7 @@ class Slots:
         """The handler has ended and its outcome is to be reported; tells whether its queue was at its limit."""
         was_full = self._room_of(queue) <= 0
         self._running[queue] -= 1
+        self.running -= 1
         self._unreported += 1
         return was_full
 

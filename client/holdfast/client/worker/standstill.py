@@ -19,6 +19,7 @@ log = logging.getLogger("holdfast.worker")
 _NOTICED_SHARE = 0.25
 _NOTICED_S_MIN = 0.25
 _POLLS_PER_NOTICED = 4
+_SAME_MOMENT_S = 0.001  # no look of its own: asking for the use of the processors is a system call
 _KEPT_MAX = 8
 _NAMES_SHOWN_MAX = 5
 _RECENT_S = 1.0
@@ -55,7 +56,10 @@ class Standstill:
             self.poll()
 
     def poll(self) -> None:
-        now_s, used_s = self._now_s(), self._cpu_s()
+        now_s = self._now_s()
+        if 0 <= now_s - self._polled_s < _SAME_MOMENT_S:  # as for one of many handlers that end together
+            return
+        used_s = self._cpu_s()
         began_s, stood_s, worked_s = self._polled_s, now_s - self._polled_s, used_s - self._used_s
         self._polled_s, self._used_s = now_s, used_s
         if stood_s >= self._noticed_s + self._poll_s:
