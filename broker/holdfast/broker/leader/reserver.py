@@ -129,8 +129,8 @@ class Reserver:
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
             self._send_home_an_older_call(wanted.worker, wanted.request_id)
-            waiter = self._waiter(wanted)
-            if self._claim_unproven(waiter, wanted) and (claimed := await self._claimed(waiter)):
+            served = self._claim_unproven(wanted)
+            if served is not None and (claimed := await self._claimed(served)):
                 return claimed
             await self._proposer.read_barrier()
             if wanted.held_only:
@@ -150,7 +150,7 @@ class Reserver:
             if claimed_now or self._clock.now_ms() >= deadline_ms:
                 return claimed_now
 
-    def _claim_unproven(self, waiter: Waiter, wanted: ReserveWanted) -> bool:
+    def _claim_unproven(self, wanted: ReserveWanted) -> Waiter | None:
         """Claims before it is known whether this node still leads, if there is something to claim.
 
         A claim is its own proof: only a leader's is committed. And whether the request has claimed before is found
@@ -159,14 +159,15 @@ class Reserver:
         nothing to claim, or why nothing may be claimed. In a leader that was cut off none of it need be true.
         """
         if wanted.held_only or self._held_by_request(wanted.worker, wanted.request_id):
-            return False
+            return None
         if self._picking.has_suspects(wanted.queues):
-            return False  # to ask a worker twice in one call would be to ask it anew
+            return None  # to ask a worker twice in one call would be to ask it anew
         try:
             self._proposer.check_open(_NOTHING)
-            return self._claim_what_is_left(waiter)
+            waiter = self._waiter(wanted)
+            return waiter if self._claim_what_is_left(waiter) else None
         except RefusedError:
-            return False
+            return None
 
     async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
         """Waits until there is a task to claim, and claims none."""
