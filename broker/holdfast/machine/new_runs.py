@@ -26,7 +26,7 @@ class NewRun(NamedTuple):
     timeout_ms: int
     header: bytes  # an envelope without a payload: a task's own is made of it and its payload
     sizes: bytes  # of the payloads, SIZE_BYTES each
-    payloads: bytes  # one behind the other
+    payloads: bytes | memoryview  # one behind the other; of an entry that was read, where they are in it
     start_by_ms: int = 0  # unless it is 0 they are stored one by one: each dies of waiting unless it is started by then
 
     @property
@@ -49,7 +49,7 @@ def unpack_sizes(sizes: bytes) -> tuple[int, ...]:
 
 def put_runs(parts: list[bytes], runs: Iterable[NewRun]) -> None:
     for new in runs:
-        names = new.queue, new.request_id, new.type, new.header, new.sizes, new.payloads
+        names = new.queue, new.request_id, new.type, new.header, new.sizes, bytes(new.payloads)
         head = _RUN.pack(
             new.priority, new.flags, new.dedup_window_ms, new.max_attempts, new.max_claims, new.result_ttl_ms,
             new.timeout_ms, new.start_by_ms, len(new.queue), len(new.request_id), len(new.type), len(new.header),
@@ -69,7 +69,7 @@ def read_runs(reader: BytesReader, count: int) -> list[NewRun]:
         runs.append(
             NewRun(
                 queue, priority, request_id, window_ms, attempts, claims, result_ttl_ms, type_name, flags, timeout_ms,
-                header, sizes, reader.take(payloads_n), start_by_ms,
+                header, sizes, reader.view(payloads_n), start_by_ms,
             )
         )  # fmt: skip
     return runs

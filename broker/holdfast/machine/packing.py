@@ -27,6 +27,13 @@ class BytesReader:
             raise DecodeError("the entry ends in the middle of a part")
         return self.data[start : self.offset]
 
+    def view(self, length: int) -> memoryview:
+        """The same without a copy, which keeps all of the entry."""
+        start, self.offset = self.offset, self.offset + length
+        if self.offset > len(self.data):
+            raise DecodeError("the entry ends in the middle of a part")
+        return memoryview(self.data)[start : self.offset]
+
     def unpack(self, form: struct.Struct) -> tuple[int, ...]:
         start, self.offset = self.offset, self.offset + form.size
         return form.unpack_from(self.data, start)

@@ -231,7 +231,7 @@ class RunPayloads:
         self.sizes = unpack_sizes(row[6 + header_n : self._begin])
 
     @staticmethod
-    def encode(header: bytes, sizes: bytes, payloads: bytes) -> bytes:
+    def encode(header: bytes, sizes: bytes, payloads: bytes | memoryview) -> bytes:
         count = len(sizes) // SIZE_BYTES
         return b"".join((len(header).to_bytes(4, "big"), count.to_bytes(2, "big"), header, sizes, payloads))
 
@@ -245,7 +245,7 @@ class RunPayloads:
         return envelope_of(self.header, *self.slice(place, 1))
 
 
-def envelope_of(header: bytes, payload: bytes) -> bytes:
+def envelope_of(header: bytes, payload: bytes | memoryview) -> bytes:
     """Messages of protobuf that are written one behind the other are one message."""
     return b"".join((header, _PAYLOAD_TAG, _varint(len(payload)), payload)) if payload else header
 

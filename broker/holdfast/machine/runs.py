@@ -90,7 +90,7 @@ class Runs:
         insort(self._order, run.last_sequence)
         return run
 
-    def add(self, run: Run, header: bytes, payloads: bytes, writes: Writes) -> None:
+    def add(self, run: Run, header: bytes, payloads: bytes | memoryview, writes: Writes) -> None:
         """A new one: it comes behind all others."""
         last = run.last_sequence
         self._known[last] = self._changed[last] = run
