@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 from holdfast.broker.peers import PeerInfo, PeerLimits, Reason
-from holdfast.broker.peers.accepting import Acceptor
 from holdfast.broker.peers.dialling import Dialler
+from holdfast.broker.peers.listening import Acceptor
 from holdfast.broker.peers.words import Hello, Refused
 from tests.integration.peer_nodes import DEADLINE_S, PeerNode, UnknownPeer, body, hello_of, meet, pair, until
 

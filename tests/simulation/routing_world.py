@@ -21,7 +21,7 @@ from holdfast.routing.task_ids import later_task_ids
 from holdfast.serving.refusals import RefusedError, no_such_shard, not_leader
 from holdfast.serving.statuses import status_of
 from holdfast.transport.channels import CallFailedError, Metadata
-from holdfast.transport.memory import MemoryNetwork
+from holdfast.transport.in_memory import MemoryNetwork
 from tests.unit.router.router_stage import METHODS, task_id
 
 SHARDS = 3

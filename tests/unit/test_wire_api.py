@@ -13,7 +13,7 @@ from holdfast.broker.api.queues import QueueService
 from holdfast.broker.api.schedules import ScheduleService
 from holdfast.broker.api.shards import ShardService
 from holdfast.broker.api.tasks import TaskService
-from holdfast.cluster.admin.service import ClusterAdmin
+from holdfast.cluster.admin.cluster_service import ClusterAdmin
 from holdfast.router.callers import Caller
 from holdfast.router.methods import ALL, Method
 from holdfast.router.own import OwnCalls

@@ -6,7 +6,7 @@ writer.py     one pwrite and one fdatasync for a round, in the flush thread
 recovery.py   opening a log: a torn tail is cut, damage is told
 segments.py   which entries are where
 frames.py     the format of a segment file                                        (pure)
-windows.py    reading a file in large pieces
+file_window.py  reading a file in large pieces
 disk.py       the seam to the disk; errors.py: what can go wrong
 """
 

@@ -18,10 +18,10 @@ from typing import Final
 from holdfast.wal import frames
 from holdfast.wal.disk import Disk
 from holdfast.wal.errors import DiskFailedError, DiskFullError, LogDamagedError, LogFormatError
+from holdfast.wal.file_window import FileWindow
 from holdfast.wal.frames import RECORD, RECORD_HEADER_BYTES
 from holdfast.wal.recovery import CutTail, recover
 from holdfast.wal.segments import LogIndex, Segment
-from holdfast.wal.windows import FileWindow
 from holdfast.wal.writer import RoundPosition, RoundWriter
 
 __all__ = ["DiskFailedError", "DiskFullError", "Flush", "LogDamagedError", "LogFormatError", "LogRecord", "NodeLog"]

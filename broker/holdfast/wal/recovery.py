@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from holdfast.wal import frames
 from holdfast.wal.disk import Disk
 from holdfast.wal.errors import DiskFailedError, DiskFullError, LogDamagedError, LogError, LogFormatError
+from holdfast.wal.file_window import FileWindow, used_end
 from holdfast.wal.frames import BLOCK_BYTES, FRAMES_START
 from holdfast.wal.segments import LogIndex, Segment, segment_name, segment_number
-from holdfast.wal.windows import FileWindow, used_end
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class Difference:
     record: Mapping[str, object]
 
 
-class Watched:
+class WatchedCluster:
     """A cluster as it was at the last look."""
 
     def __init__(self) -> None:

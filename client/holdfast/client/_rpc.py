@@ -50,7 +50,7 @@ from holdfast.transport.channels import (
 )
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.negotiated import NegotiatedChannels, Transport
-from holdfast.transport.sending import Call, Sender
+from holdfast.transport.sending import LeaderCall, Sender
 
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
 # How long a leader that is out of reach may keep a call that could go another way.
@@ -131,7 +131,7 @@ def method(
 _FIND_LEADER = method(shards_pb2, "Shards", "FindLeader", shards_pb2.FindLeaderRequest, shards_pb2.FindLeaderResponse)
 
 
-class _Sending(Call):
+class _Sending(LeaderCall):
     """One call on its way to the leader."""
 
     leader: ListedLeader

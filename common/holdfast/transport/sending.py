@@ -13,7 +13,7 @@ from holdfast.transport.giving_up import Patience
 from holdfast.transport.silence import Others, SilenceWatch
 
 
-class Call(ABC):
+class LeaderCall(ABC):
     """For the leader of a shard."""
 
     def __init__(self, leader: KnownLeader, shard: int | None, address: str, *, is_watched: bool = True) -> None:
@@ -60,7 +60,7 @@ class Sender:
         """Others lead now: calls that wait for those before them wait in vain."""
         self.watch.leaders_changed(leaders)
 
-    async def send(self, call: Call, patience: Patience, failure: CallFailedError | None = None) -> bytes:
+    async def send(self, call: LeaderCall, patience: Patience, failure: CallFailedError | None = None) -> bytes:
         """The answer; raises the call's last word. `failure`: of its first attempt, if that was made already."""
         while True:
             if failure is None:
@@ -82,7 +82,7 @@ class Sender:
             self.repeated += 1
             failure = None
 
-    async def _attempt(self, call: Call, patience: Patience) -> bytes:
+    async def _attempt(self, call: LeaderCall, patience: Patience) -> bytes:
         outgoing = await call.begin(patience)
         patience.began(outgoing)
         try:
@@ -94,7 +94,7 @@ class Sender:
             call.leader.answered(call.address)
         return answer
 
-    async def _watched(self, call: Call, outgoing: OutgoingCall) -> bytes:
+    async def _watched(self, call: LeaderCall, outgoing: OutgoingCall) -> bytes:
         in_flight = InFlightCall(
             call.leader, call.shard, call.address, outgoing, wait_s=call.wait_s, timeout_s=call.timeout_s,
             now_s=time.monotonic(), may_give_up=lambda: outgoing.is_unsent or call.may_repeat(),

@@ -21,7 +21,7 @@ from holdfast.router.leaders import Leaders, MappedLeader, RouterRetryState
 from holdfast.router.methods import SHARDS, Method
 from holdfast.transport.channels import CallFailedError, Channels, Metadata, OutgoingCall
 from holdfast.transport.giving_up import ENDLESS, Patience
-from holdfast.transport.sending import Call, Sender
+from holdfast.transport.sending import LeaderCall, Sender
 
 # With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
 _ATTEMPT_S_MIN = 0.05
@@ -32,7 +32,7 @@ _ANSWER_S_MAX = 0.25
 _FIND_LEADER = SHARDS["FindLeader"]
 
 
-class _Forwarding(Call):
+class _Forwarding(LeaderCall):
     """One call on its way to the leader of its shard."""
 
     leader: MappedLeader

@@ -8,9 +8,9 @@ import threading
 import time
 
 from holdfast.cluster.admin.backups import ClusterBackups
+from holdfast.cluster.admin.cluster_service import ClusterAdmin
 from holdfast.cluster.admin.node_answers import NodeAnswers
 from holdfast.cluster.admin.node_calls import NodeCalls
-from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.connect import connect
 from holdfast.cluster.etcd.api import Etcd
 from holdfast.cluster.map.follower import MapFollower

@@ -12,7 +12,6 @@ from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
 from holdfast.serving.call_server import CallServer, FramesAt
 from holdfast.serving.grpc_server import ServerLimits
-from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, internal_error
 from holdfast.serving.request_limits import request_limit
@@ -32,7 +31,7 @@ class CallHandler(Protocol):
     async def handle(self, method: Method, data: bytes, caller: Caller, /) -> bytes: ...
 
 
-class RouterServer:
+class RouterServer(CallServer):
     """Serves the wire API, over gRPC and over frames."""
 
     def __init__(
@@ -49,42 +48,14 @@ class RouterServer:
         depend on the shards of its items."""
         self._handler = handler
         self._metrics = metrics
-        self.calls = CallServer(limits, readiness, self._refuse, frames_at)
+        super().__init__(limits, readiness, self._refuse, frames_at)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
             limit = request_limit(method.name, method.request, large_bytes_max=batch_bytes_max)
             served = Served(method.name, limit, metrics.rpc(method.name), partial(self._begin, method))
             services.setdefault(method.path.split("/")[1], {})[method.name] = served
         for service, methods in services.items():
-            self.calls.add(service, methods)
-
-    @property
-    def intake(self) -> Intake:
-        return self.calls.intake
-
-    @property
-    def frames_port(self) -> int:
-        """0: there are no frames."""
-        return self.calls.frames_port
-
-    @property
-    def frame_connections(self) -> int:
-        return self.calls.frame_connections
-
-    @property
-    def frame_calls(self) -> int:
-        return self.calls.frame_calls
-
-    async def start(self, host: str, port: int) -> int:
-        """Listens; returns the port, which is chosen by the system if `port` is 0."""
-        return await self.calls.start(host, port)
-
-    def drain(self) -> None:
-        """Tells health checks that no more work should be sent here."""
-        self.calls.drain()
-
-    async def stop(self, grace_seconds: float) -> None:
-        await self.calls.stop(grace_seconds)
+            self.add(service, methods)
 
     def _begin(self, method: Method, context: CallContext) -> Answer:
         self._handler.check(method)

@@ -407,7 +407,7 @@ def test_how_far_a_step_is_can_be_seen_in_the_map(step: PlanStep, shard_: Cluste
 
 
 def test_a_look_at_what_has_not_changed_tells_nothing() -> None:
-    watched = watching.Watched()
+    watched = watching.WatchedCluster()
     assert len(watched.update(info(mapped("n1 n2 n3")))) == 1
     assert watched.update(info(mapped("n1 n2 n3"))) == []
     assert not watched.is_done, "without a plan it is never done"

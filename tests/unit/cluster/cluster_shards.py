@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from holdfast.cluster.admin.cluster_service import ClusterAdmin
 from holdfast.cluster.admin.plans import Nodes
-from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap

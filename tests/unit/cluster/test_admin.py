@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.cluster.admin import conversion as messages
-from holdfast.cluster.admin.service import ClusterAdmin
+from holdfast.cluster.admin.cluster_service import ClusterAdmin
 from holdfast.cluster.etcd.api import Put
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.follower import MapFollower

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from holdfast.cluster.admin import plans as admin_plans
-from holdfast.cluster.admin.service import ClusterAdmin
+from holdfast.cluster.admin.cluster_service import ClusterAdmin
 from holdfast.cluster.etcd.api import Delete, Put
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap

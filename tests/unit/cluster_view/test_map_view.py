@@ -11,7 +11,7 @@ from holdfast.cluster.map.keys import MapKeys
 from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.records import ClusterRecord, Members, NodeRecord, QueueRecord, ShardRecord
 from holdfast.cluster.map.store_nodes import WrongClusterError
-from holdfast.limits.splitting import WHOLE, Part
+from holdfast.limits.equal_parts import WHOLE, Part
 from holdfast.routing.groups import mapped_group
 from holdfast.routing.homes import home_shard
 

@@ -10,7 +10,7 @@ from holdfast.broker.quota.allocation_manager import AllocationManager
 from holdfast.broker.quota.coordinator import CONCURRENCY, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import Allowance
-from holdfast.limits.splitting import WHOLE, Part
+from holdfast.limits.equal_parts import WHOLE, Part
 from holdfast.machine import entries, keys
 from holdfast.machine.entries import Entry, LeaderStarted
 from holdfast.machine.kv import MemoryKV

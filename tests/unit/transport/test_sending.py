@@ -8,8 +8,8 @@ import pytest
 from holdfast.routing.leaders import KnownLeader
 from holdfast.transport.channels import CallFailedError, Metadata, OutgoingCall
 from holdfast.transport.giving_up import ENDLESS, GivingUp, Patience
-from holdfast.transport.memory import MemoryNetwork
-from holdfast.transport.sending import Call, Sender
+from holdfast.transport.in_memory import MemoryNetwork
+from holdfast.transport.sending import LeaderCall, Sender
 
 
 class Leader(KnownLeader):
@@ -20,7 +20,7 @@ class Leader(KnownLeader):
         return next((candidate for candidate in self.candidates() if candidate not in avoid), None)
 
 
-class Twice(Call):
+class Twice(LeaderCall):
     """Goes from a to b after any failure, and from there nowhere."""
 
     def __init__(self, network: MemoryNetwork, *, may_repeat: bool = True) -> None:

@@ -16,7 +16,7 @@ from holdfast.cluster.map.partition_map import PartitionMap
 from holdfast.cluster.map.policy import NO_POLICY
 from holdfast.cluster.map.records import Handover
 from holdfast.cluster.map.store_nodes import WrongClusterError
-from holdfast.limits.splitting import WHOLE, Part
+from holdfast.limits.equal_parts import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
 from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.homes import home_shard

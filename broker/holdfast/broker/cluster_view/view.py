@@ -6,7 +6,7 @@ from typing import Protocol
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.peers.identities import name_of
-from holdfast.limits.splitting import WHOLE, Part
+from holdfast.limits.equal_parts import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
 
 

@@ -26,10 +26,10 @@ from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.host import Host
 from holdfast.broker.replica.peer_wire import PeerWire, host_and_port
 from holdfast.cluster.admin.backups import ClusterBackups
+from holdfast.cluster.admin.cluster_service import ClusterAdmin
 from holdfast.cluster.admin.conversion import handover_message
 from holdfast.cluster.admin.node_answers import NodeAnswers
 from holdfast.cluster.admin.node_calls import NodeCalls
-from holdfast.cluster.admin.service import ClusterAdmin
 from holdfast.cluster.etcd.api import Etcd, EtcdError, EtcdUnavailableError, LeaseLostError
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap

@@ -10,7 +10,7 @@ records.py      limits, counters, warnings that do not repeat themselves
 tls.py          certificates of both sides, and the names in them
 opening.py      a connected socket becomes a connection, with TLS or without
 connections.py  one connection: reading, bounded writing, its end
-accepting.py    the listening side, with a bound on those who have not said hello
+listening.py    the listening side, with a bound on those who have not said hello
 dialling.py     the dialling side, with back-off
 calls.py        calls between brokers, as bodies of frames                                   (pure)
 peer_calls.py   such calls under way: tasks for other shards, allocations of limits

@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from holdfast.broker.peers.accepting import Acceptor
 from holdfast.broker.peers.connections import DIGEST_CHARS, Connection, IncomingConnection, OutgoingConnection
 from holdfast.broker.peers.dialling import Dialler
 from holdfast.broker.peers.frames import frame
 from holdfast.broker.peers.handshake import ClusterSecret, new_nonce
 from holdfast.broker.peers.identities import identity_of, is_name
+from holdfast.broker.peers.listening import Acceptor
 from holdfast.broker.peers.reasons import Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
 from holdfast.broker.peers.tls import PeerContexts, PeerTls

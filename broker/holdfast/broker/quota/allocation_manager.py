@@ -20,7 +20,7 @@ from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.common.service import Service
 from holdfast.limits.allocation import HELD_PERCENT, Grant, Holding
 from holdfast.limits.buckets import Rate, part_of
-from holdfast.limits.splitting import Part
+from holdfast.limits.equal_parts import Part
 from holdfast.machine.machine import Machine
 from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.logs import get_logger

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.broker.policy.policies import EffectivePolicy, EffectiveTenantPolicy, Limits
 from holdfast.broker.scheduler.lines import Names, ReadyRef
 from holdfast.limits.buckets import NEVER_MS, Bucket, Level, Rate
-from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
+from holdfast.limits.equal_parts import WHOLE, Part, cap_part, rate_part
 from holdfast.machine import keys
 from holdfast.machine.entries import BucketLevel
 from holdfast.machine.machine import Machine

@@ -115,7 +115,7 @@ def shard_watch(
     At a terminal it is a table that changes; elsewhere, and with --json, a line for each change.
     While etcd does not answer it says so, and shows the last known map.
     """
-    watched = watching.Watched()
+    watched = watching.WatchedCluster()
     shows_table = output.is_watched() and not as_json
     is_noted = False
     try:
@@ -147,7 +147,7 @@ def shard_watch(
         return ExitCode.OK
 
 
-def _screen(watched: watching.Watched) -> list[output.Shown]:
+def _screen(watched: watching.WatchedCluster) -> list[output.Shown]:
     parts = [output.text(watched.last_known, "bold red")] if watched.last_known else []
     parts.append(cluster_output.shard_table(watched.views))
     if watched.plan is not None:

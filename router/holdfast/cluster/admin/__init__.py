@@ -1,5 +1,5 @@
-"""What operators may ask of a cluster. Brokers and routers serve it alike: `service` has a method for each call of the
-service Cluster, `backups` those of Backups that are about the map.
+"""What operators may ask of a cluster. Brokers and routers serve it alike: `cluster_service` has a method for each call
+of the service Cluster, `backups` those of Backups that are about the map.
 
 plans.py         plans as operators make and carry them out
 handovers.py     whether a node may be stopped now              (pure)

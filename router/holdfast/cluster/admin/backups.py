@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from holdfast.cluster.admin.service import etcd_errors
+from holdfast.cluster.admin.cluster_service import etcd_errors
 from holdfast.cluster.map.fields import RecordError
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.queues import check_queue_name

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.limits.buckets import Rate
-from holdfast.limits.splitting import WHOLE, Part, cap_part, rate_part
+from holdfast.limits.equal_parts import WHOLE, Part, cap_part, rate_part
 from tests.unit.leader.scheduled_member import ScheduledMember
 from tests.unit.quota.allocation_stage import Stage
 
