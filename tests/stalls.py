@@ -30,7 +30,7 @@ def stalls() -> Iterator[Stalled]:
     """Adds up, while it is open, by how much a thread that only sleeps wakes up too late."""
     found, ends = Stalled(), threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         looked_s = time.monotonic()
         while not ends.wait(_LOOK_EVERY_S):
             before_s, looked_s = looked_s, time.monotonic()
@@ -38,7 +38,7 @@ def stalls() -> Iterator[Stalled]:
             if late_s > _NORMAL_S:
                 found.moments.append((looked_s, late_s))
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield found

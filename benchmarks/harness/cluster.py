@@ -135,15 +135,15 @@ class Cluster:
         ends_s = time.monotonic() + WHOLE_SECONDS_MAX
         while not self._is_whole(await self._reports(), lag_max):
             if time.monotonic() > ends_s:
-                told = "\n".join(f"{name}: {node.last_line}" for name, node in self.nodes.items())
-                raise BrokenRunError(f"the replicas did not come together within {WHOLE_SECONDS_MAX:g} s:\n{told}")
+                reported = "\n".join(f"{name}: {node.last_line}" for name, node in self.nodes.items())
+                raise BrokenRunError(f"the replicas did not come together within {WHOLE_SECONDS_MAX:g} s:\n{reported}")
             await asyncio.sleep(LOOK_SECONDS)
 
     async def check_equal(self, timeout_s: float = HASH_SECONDS_MAX) -> None:
         """Every replica has the same state."""
-        told = await self._client.hash_shard(0, timeout_s=timeout_s)
-        if len(told.replicas) != NODES or not told.complete or told.different:
-            raise BrokenRunError(f"expected {NODES} equal states, but they are {told.replicas}")
+        reported = await self._client.hash_shard(0, timeout_s=timeout_s)
+        if len(reported.replicas) != NODES or not reported.complete or reported.different:
+            raise BrokenRunError(f"expected {NODES} equal states, but they are {reported.replicas}")
 
     async def _reports(self) -> list[NodeReport]:
         try:
@@ -171,8 +171,8 @@ class Cluster:
 
 def _replicas(reports: list[NodeReport], shard: int) -> dict[str, ReplicaInfo]:
     """Of one shard, by node; nodes that did not answer are left out."""
-    told = {report.name: report.node.replicas for report in reports if report.node is not None}
-    return {name: one for name, replicas in told.items() for one in replicas if one.shard == shard}
+    reported = {report.name: report.node.replicas for report in reports if report.node is not None}
+    return {name: one for name, replicas in reported.items() for one in replicas if one.shard == shard}
 
 
 def _leads(replica: ReplicaInfo) -> bool:

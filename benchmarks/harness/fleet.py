@@ -92,8 +92,8 @@ class LoadProcess:
         if not line:
             await self._process.wait()
             await self._error_reader
-            told = "\n".join(self._errors) or f"exit code {self._process.returncode}"
-            raise BrokenRunError(f"{self.name} broke off:\n{told}")
+            reasons = "\n".join(self._errors) or f"exit code {self._process.returncode}"
+            raise BrokenRunError(f"{self.name} broke off:\n{reasons}")
         event: dict[str, Any] = json.loads(line)
         return event
 

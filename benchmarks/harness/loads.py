@@ -56,7 +56,7 @@ class Control:
         await self._stop
 
 
-def tell(event: str, **more: object) -> None:
+def report(event: str, **more: object) -> None:
     """The parent, in one line."""
     sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
     sys.stdout.flush()
@@ -252,12 +252,12 @@ ROLES: dict[str, Role] = {
 
 async def report_progress(result: LoadResult) -> None:
     """Tells the parent now and then, until cancelled."""
-    told, told_s = 0, 0.0
+    reported, reported_s = 0, 0.0
     while True:
         await asyncio.sleep(PROGRESS_SECONDS)
-        if result.done != told or time.monotonic() - told_s > SIGN_SECONDS:
-            told, told_s = result.done, time.monotonic()
-            tell(PROGRESS, done=told)
+        if result.done != reported or time.monotonic() - reported_s > SIGN_SECONDS:
+            reported, reported_s = result.done, time.monotonic()
+            report(PROGRESS, done=reported)
 
 
 async def main(roles: Mapping[str, Role]) -> None:
@@ -266,7 +266,7 @@ async def main(roles: Mapping[str, Role]) -> None:
     async with AsyncClient(spec.address, timeout_s=CALL_SECONDS_MAX, retry=spec.retry, direct=spec.direct) as client:
         load = Load(spec, client, control)
         await load.warm_up()
-        tell(READY)
+        report(READY)
         if await control.next_line() != GO:
             raise BrokenRunError("expected the word to go")
         reporting = asyncio.create_task(report_progress(load.result))
@@ -278,4 +278,4 @@ async def main(roles: Mapping[str, Role]) -> None:
             sys.exit("; ".join(dict.fromkeys(str(error) for error in group.exceptions)))
         load.result.cpu_s = time.process_time() - cpu_s
         reporting.cancel()
-        tell(RESULT, result=dataclasses.asdict(load.result))
+        report(RESULT, result=dataclasses.asdict(load.result))

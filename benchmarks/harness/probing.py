@@ -55,14 +55,14 @@ def probe(address: str, queue: str) -> LoadSpec:
 @asynccontextmanager
 async def probing(spec: LoadSpec, others: Mapping[str, LoadSpec] | None = None) -> AsyncIterator[Probing]:
     """Runs a probe, and other loads beside it, until the block is left."""
-    told = Probing()
+    probed = Probing()
     async with Fleet({_PROBE: spec, **(others or {})}) as fleet:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(fleet.run(on_progress=lambda _: None, counted=[_PROBE], tasks=sys.maxsize))
             await asyncio.sleep(SETTLE_IN_SECONDS)
-            yield told
+            yield probed
             fleet.stop()
-        told.results = running.result()
+        probed.results = running.result()
 
 
 async def window_of(seconds: float) -> Window:

@@ -12,11 +12,11 @@ class BrokenRunError(RuntimeError):
 
 def reasons(group: BaseExceptionGroup[Exception]) -> str:
     """What several things that failed together say, each once."""
-    told: dict[str, None] = {}
+    reported: dict[str, None] = {}
     for error in group.exceptions:
         text = reasons(error) if isinstance(error, BaseExceptionGroup) else str(error) or type(error).__name__
-        told[text] = None
-    return "; ".join(told)
+        reported[text] = None
+    return "; ".join(reported)
 
 
 def expect(what: str, got: int, wanted: int) -> None:

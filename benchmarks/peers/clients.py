@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.loads import Control, report_progress, tell
+from harness.loads import Control, report, report_progress
 from harness.protocol import GO, READY, RESULT, LoadResult
 from harness.results import BrokenRunError
 from peers.libraries import settings
@@ -87,7 +87,7 @@ async def main() -> None:
     os.environ.update(settings.environment(spec.target, spec.queue, Path(spec.tally)))
     client: Client = named(spec.client)(spec.target, spec.queue)
     await _warm_up(spec, client)
-    tell(READY)
+    report(READY)
     if await control.next_line() != GO:
         raise BrokenRunError("expected the word to go")
     result = LoadResult(started_s=time.monotonic())
@@ -96,4 +96,4 @@ async def main() -> None:
     await (produce if spec.role == PRODUCE else consume)(spec, client, result, stopping.done)
     reporting.cancel()
     result.ended_s = time.monotonic()
-    tell(RESULT, result=dataclasses.asdict(result))
+    report(RESULT, result=dataclasses.asdict(result))

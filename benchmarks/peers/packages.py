@@ -95,10 +95,10 @@ def why_left_out(row: Row, install_problem: str) -> str:
 async def version_of(row: Row) -> str:
     """Of everything outside Python's standard library that a row is made of."""
     names = row.distributions or ("holdfast-queue",)
-    told = [f"{name} {_version_of_distribution(name)}" for name in names]
+    versions = [f"{name} {_version_of_distribution(name)}" for name in names]
     if row.package:
-        told.insert(0, f"{row.package} {await _version_of_package(row.package)}")
-    return ", ".join(told)
+        versions.insert(0, f"{row.package} {await _version_of_package(row.package)}")
+    return ", ".join(versions)
 
 
 def _version_of_distribution(name: str) -> str | None:

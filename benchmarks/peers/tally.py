@@ -76,14 +76,14 @@ class Tally:
 class Counter:
     """Of one process; its threads may share it."""
 
-    def __init__(self, words: memoryview, at: int) -> None:
+    def __init__(self, words: memoryview, index: int) -> None:
         self._words = words
-        self._at = at
+        self._index = index
         self._lock = threading.Lock()
         self.pid = os.getpid()
 
     def add(self, ids: Iterable[int]) -> None:
         added = list(ids)
         with self._lock:
-            self._words[self._at + 1] = (self._words[self._at + 1] + sum(added)) & _MASK
-            self._words[self._at] += len(added)
+            self._words[self._index + 1] = (self._words[self._index + 1] + sum(added)) & _MASK
+            self._words[self._index] += len(added)

@@ -108,11 +108,11 @@ class Story:
         led: dict[str, list[int]] = {}
         for shard in self._commands.run("cluster", "status")["shards"]:
             led.setdefault(str(shard["leader"]), []).append(int(shard["shard"]))
-        return max(led.items(), key=lambda each: (len(each[1]), each[0]))
+        return max(led.items(), key=lambda row: (len(row[1]), row[0]))
 
     def _are_led_by_others(self, victim: str, shards: list[int]) -> bool:
         status = self._commands.look("cluster", "status", "--timeout", "3s")
-        found = {each["shard"]: each["leader"] for each in (status or {}).get("shards", ())}
+        found = {row["shard"]: row["leader"] for row in (status or {}).get("shards", ())}
         return all(found.get(shard) not in (None, victim) for shard in shards)
 
     def _drain(self, node: str) -> None:
@@ -120,7 +120,7 @@ class Story:
             f"{node} is drained: it should hold nothing.", "Each replica is copied before it is given up."
         )
         plan = self._commands.run("node", "drain", node, "--yes")
-        held = {each["name"]: each["replicas"] for each in self._commands.run("node", "ls")["nodes"]}
+        held = {row["name"]: row["replicas"] for row in self._commands.run("node", "ls")["nodes"]}
         if held[node]:
             raise DemoError(f"{node} still holds {held[node]} replicas after it was drained")
         self._telling.event(f"{node} is empty: {_steps(plan)}.")
@@ -130,7 +130,7 @@ class Story:
         self._commands.up("--nodes", str(NODES + 1))
         self._telling.event(f"{name} is a new node of the cluster.", "It holds nothing yet.")
         plan = self._commands.run("shard", "apply", "--yes")
-        held = {each["name"]: each["replicas"] for each in self._commands.run("node", "ls")["nodes"]}
+        held = {row["name"]: row["replicas"] for row in self._commands.run("node", "ls")["nodes"]}
         if not held[name]:
             raise DemoError(f"{name} holds nothing after the cluster was rebalanced")
         self._telling.event(f"The cluster is balanced again: {_steps(plan)}; {name} holds {held[name]} replicas.")
@@ -142,7 +142,7 @@ class Story:
             worker.stop(self._clock)
         self._record.refresh()
         compared = self._commands.run("shard", "hash", "--timeout", "60s")["shards"]
-        hashes = {int(each["shard"]): bool(each["equal"]) for each in compared}
+        hashes = {int(row["shard"]): bool(row["equal"]) for row in compared}
         verdict = judge(self._tasks, self._record, stats)
         problems = [f"the replicas of shard {shard} are not equal" for shard, equal in hashes.items() if not equal]
         if len(hashes) != SHARDS:

@@ -180,9 +180,9 @@ class Caller:
             self._client = None
 
 
-def _lease_ms(told: ClaimedTask | Extended, invoked_s: float) -> int:
+def _lease_ms(answer: ClaimedTask | Extended, invoked_s: float) -> int:
     """How long the lease holds, counted from the invoke, as the client was told."""
-    return max(0, int((told.lease_ends_s - invoked_s) * 1000))
+    return max(0, int((answer.lease_ends_s - invoked_s) * 1000))
 
 
 def _told(outcome: object, invoked_s: float) -> dict[str, object]:

@@ -344,17 +344,17 @@ def hashes(_: Story, final: Final) -> Iterator[Finding]:
             indexes = ", ".join(f"{node} {index}" for node, (index, _) in sorted(by_node.items()))
             yield Violation("hash", f"the replicas of shard {shard} did not come to the same index: {indexes}")
         if len(by_node) < final.replicas:
-            told = ", ".join(sorted(by_node)) or "nobody"
+            reported = ", ".join(sorted(by_node)) or "nobody"
             yield Violation(
-                "hash", f"{final.replicas} replicas of shard {shard} were to tell their hash, but {told} did"
+                "hash", f"{final.replicas} replicas of shard {shard} were to tell their hash, but {reported} did"
             )
         by_index: dict[int, dict[str, str]] = defaultdict(dict)
         for node, (index, digest) in by_node.items():
             by_index[index][node] = digest
         for index, digests in by_index.items():
             if len(set(digests.values())) > 1:
-                told = ", ".join(f"{node} {digest}" for node, digest in sorted(digests.items()))
-                yield Violation("hash", f"the replicas of shard {shard} differ at index {index}: {told}")
+                reported = ", ".join(f"{node} {digest}" for node, digest in sorted(digests.items()))
+                yield Violation("hash", f"the replicas of shard {shard} differ at index {index}: {reported}")
     if final.replicas and not final.hashes:
         yield Violation("hash", "no replica told its hash")
 
@@ -395,8 +395,10 @@ def idle(story: Story, final: Final) -> Iterator[Finding]:
     """What did not happen was not tried, and promises are easily held then."""
     yield Judged("idle", len(final.spread) + len(final.operations))
     shards: dict[str, set[int | None]] = defaultdict(set)
-    told = [(send.queue, send.task) for send in story.made()] + [(claim.queue, claim.task) for claim in story.claims]
-    for queue, task in told:
+    reported = [(send.queue, send.task) for send in story.made()] + [
+        (claim.queue, claim.task) for claim in story.claims
+    ]
+    for queue, task in reported:
         shards[queue].add(shard_of_task(task))
     for queue in final.spread:
         if len(shards[queue]) < SPREAD_MIN:

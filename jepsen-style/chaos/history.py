@@ -279,8 +279,8 @@ class History:
     def fault(
         self, what: str, *, f: str = FAULT, node: str = "", step: str = "", queue: str = "", began_ns: int = 0
     ) -> Event:
-        told = Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what, node=node, req_id=step)
-        return self.write(replace(told, queue=queue, began_ns=began_ns))
+        reported = Event(t_ns=0, proc=NEMESIS, type=INFO, f=f, value=what, node=node, req_id=step)
+        return self.write(replace(reported, queue=queue, began_ns=began_ns))
 
     def now_ns(self) -> int:
         return self._now_ns()

@@ -113,12 +113,12 @@ def run_matrix(directory: Path, seed: int, seconds: float, more: Sequence[str]) 
     directory.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     for combination in combinations(seed):
-        told = directory / f"{combination.name}.json"
-        if told.exists():
-            results.append(read_result(told))
+        reported = directory / f"{combination.name}.json"
+        if reported.exists():
+            results.append(read_result(reported))
         else:
             results.append(_run(combination, directory / combination.name, seconds, more))
-            told.write_text(json.dumps(asdict(results[-1]), default=dict), encoding="utf-8")
+            reported.write_text(json.dumps(asdict(results[-1]), default=dict), encoding="utf-8")
         print(results[-1].row(), flush=True)
         table = "\n".join([HEAD, *(result.row() for result in results)])
         (directory / "matrix.md").write_text(table + "\n", encoding="utf-8")
@@ -141,11 +141,11 @@ def _run(combination: Combination, directory: Path, seconds: float, more: Sequen
     took_s = round(time.monotonic() - begins_s, 1)
     if not lines:
         return Result(combination, False, [f"harness: {problem}"], {}, None, took_s)
-    told: dict[str, Any] = json.loads(lines[-1])
+    reported: dict[str, Any] = json.loads(lines[-1])
     report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
     return Result(
-        combination, told["ok"], told["violations"], told["counts"], report["worst_shard_s"], took_s,
-        skipped_steps(told["skipped"]), told["done"], [text.partition(" ")[0] for text in told["cannot"]],
+        combination, reported["ok"], reported["violations"], reported["counts"], report["worst_shard_s"], took_s,
+        skipped_steps(reported["skipped"]), reported["done"], [text.partition(" ")[0] for text in reported["cannot"]],
     )  # fmt: skip
 
 
@@ -160,5 +160,5 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def read_result(path: Path) -> Result:
-    told = json.loads(path.read_text(encoding="utf-8"))
-    return Result(**told | {"combination": Combination(**told["combination"])})
+    reported = json.loads(path.read_text(encoding="utf-8"))
+    return Result(**reported | {"combination": Combination(**reported["combination"])})

@@ -313,8 +313,8 @@ def results(story: Story, final: Final) -> Iterator[Finding]:
     for task, result in [*read, *final.results.items()]:
         possible = {ack.result for ack in _first_acks(acks[task])}
         if possible and result not in possible:
-            told = " or ".join(sorted(possible))
-            yield Violation("result", f"{task} has the result {result or 'none'}, but was acked with {told}", (task,))
+            wanted = " or ".join(sorted(possible))
+            yield Violation("result", f"{task} has the result {result or 'none'}, but was acked with {wanted}", (task,))
 
 
 def _first_acks(acks: list[Call]) -> list[Call]:

@@ -83,13 +83,13 @@ def write_final(path: Path, final: Final) -> None:
 
 def read_final(path: Path) -> Final:
     """As it was written."""
-    told = json.loads(path.read_text(encoding="utf-8"))
-    told["hashes"] = {
+    reported = json.loads(path.read_text(encoding="utf-8"))
+    reported["hashes"] = {
         shard: {node: (index, digest) for node, (index, digest) in nodes.items()}
-        for shard, nodes in told["hashes"].items()
+        for shard, nodes in reported["hashes"].items()
     }
-    told["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in told.get("ticks", {}).items()}
-    told["rates"] = {queue: Rate(**rate) for queue, rate in told.get("rates", {}).items()}
-    told["leaders"] = tuple(tuple(leader) for leader in told["leaders"])
+    reported["ticks"] = {schedule: Ticks(**ticks) for schedule, ticks in reported.get("ticks", {}).items()}
+    reported["rates"] = {queue: Rate(**rate) for queue, rate in reported.get("rates", {}).items()}
+    reported["leaders"] = tuple(tuple(leader) for leader in reported["leaders"])
     names = ("unnoticed", "broken", "unsound", "ranked", "spread")
-    return Final(**told | {name: tuple(told.get(name, ())) for name in names})
+    return Final(**reported | {name: tuple(reported.get(name, ())) for name in names})

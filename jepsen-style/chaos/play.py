@@ -261,8 +261,8 @@ class Run:
         found: list[TaskInfo] = []
         async with AsyncClient(self.system.router_address, timeout_s=LIVE_S_MAX) as client:
             for index in range(0, len(tasks), _BATCH):
-                told = await client.wait_tasks(tasks[index : index + _BATCH], timeout_s=10.0)
-                found += [task for task in told if isinstance(task, TaskInfo)]
+                answers = await client.wait_tasks(tasks[index : index + _BATCH], timeout_s=10.0)
+                found += [task for task in answers if isinstance(task, TaskInfo)]
             total = sum(queue.enqueued_total for queue in await self._stats(client))
         return found, total
 
@@ -296,5 +296,5 @@ def merged(parts: Sequence[Mapping[str, T]]) -> dict[str, T]:
 def _left(stats: QueueStats) -> str:
     """What is unfinished in a queue; empty if nothing."""
     counts = {name: getattr(stats, name) for name in ("ready", "claimed", "delayed", "retrying")}
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return f"{stats.queue}: {told}" if told else ""
+    answers = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{stats.queue}: {answers}" if answers else ""

@@ -76,9 +76,9 @@ def trial(bug: str, seed: int, directory: Path | None = None, *more: str) -> Fou
     lines = done.stdout.splitlines()
     if not lines:
         raise RuntimeError(f"Expected a verdict on {bug}, but the harness ended with {done.returncode}:\n{done.stderr}")
-    told = json.loads(lines[-1])
-    kinds = tuple(sorted({violation.partition(":")[0] for violation in told["violations"]}))
-    return Found(bug, kind, kinds, told["detected_s"])
+    verdict = json.loads(lines[-1])
+    kinds = tuple(sorted({violation.partition(":")[0] for violation in verdict["violations"]}))
+    return Found(bug, kind, kinds, verdict["detected_s"])
 
 
 def prove(bugs: Iterable[str], seed: int) -> int:

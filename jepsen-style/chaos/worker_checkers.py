@@ -63,8 +63,8 @@ def start(story: Story, _: Final) -> Iterator[Finding]:
             yield Violation("start", f"{run.task} was started by {run.worker}, which had not claimed it", (run.task,))
             continue
         claim = max(mine, key=lambda one: one.ended_ns)
-        told = [ends for index, ends in extended[run.task, claim.token] if index <= run.started_ns]
-        late_ns = run.started_ns - max([claim.ends_ns, *told])
+        ends_known = [ends for index, ends in extended[run.task, claim.token] if index <= run.started_ns]
+        late_ns = run.started_ns - max([claim.ends_ns, *ends_known])
         looked_ns = run.started_ns - max(late_ns, 0) - _START_SLACK_NS  # or before, if it looked at all
         if excuses.stalled(run.worker, looked_ns, run.started_ns) or _was_stopped_between(claim, run, pauses):
             continue

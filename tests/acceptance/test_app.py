@@ -249,11 +249,11 @@ def test_delays_and_moments(app: Holdfast, queue: str) -> None:
     who = app.tasks["who"]
     soon = who.options(delay=0.8).enqueue()
     moment = datetime.now(UTC) + timedelta(seconds=0.8)
-    at = who.options(run_at=moment).enqueue()
-    for handle in (soon, at):
+    later = who.options(run_at=moment).enqueue()
+    for handle in (soon, later):
         assert handle.result(timeout=TIMEOUT_S)["attempt"] == 1
     assert soon.info().changed_at_ms >= soon.info().enqueued_at_ms + 800
-    assert at.info().changed_at_ms >= int(moment.timestamp() * 1000)
+    assert later.info().changed_at_ms >= int(moment.timestamp() * 1000)
 
     moment = datetime.now(UTC) + timedelta(hours=1)
     far = who.options(queue=queue, delay=timedelta(hours=1)).enqueue()

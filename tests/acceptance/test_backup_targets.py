@@ -74,20 +74,20 @@ def test_an_encrypted_backup_in_s3_is_made_listed_checked_pruned_and_restored(
     backup: Commands, server: ServerProcess, key: Path, tmp_path: Path
 ) -> None:
     target = "s3://company-backups/queues/holdfast"
-    at = ("--encrypt", key)
-    first = backup("backup", "create", target, *at, "--address", server.address)
+    with_key = ("--encrypt", key)
+    first = backup("backup", "create", target, *with_key, "--address", server.address)
     with Client(server.address) as client:
         client.enqueue(NewTask("another", "t"))
-    second = backup("backup", "create", target, *at, "--address", server.address)
+    second = backup("backup", "create", target, *with_key, "--address", server.address)
     assert second["copied_bytes"] < first["copied_bytes"] / 10
     assert [item["id"] for item in backup("backup", "ls", target)["backups"]] == [first["id"], second["id"]]
-    assert backup("backup", "verify", target, first["id"], *at)["is_good"]
+    assert backup("backup", "verify", target, first["id"], *with_key)["is_good"]
     assert backup("backup", "verify", target, code=1)["error"]["reason"] == "BACKUP_KEY"
-    pruned = backup("backup", "prune", target, "--keep", "1", *at)
+    pruned = backup("backup", "prune", target, "--keep", "1", *with_key)
     assert pruned["deleted"] == [first["id"]]
     assert pruned["files"] > 0
-    assert backup("backup", "verify", target, *at)["id"] == second["id"]
-    backup("backup", "restore", target, *at, "--data-dir", tmp_path / "restored")
+    assert backup("backup", "verify", target, *with_key)["id"] == second["id"]
+    backup("backup", "restore", target, *with_key, "--data-dir", tmp_path / "restored")
     check_restored(tmp_path / "restored", TASKS)
 
 

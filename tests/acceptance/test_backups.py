@@ -267,10 +267,10 @@ def test_workers_of_the_former_life_go_on_with_what_was_restored(run: Run, tmp_p
                 later = [app.tasks["echo"].options(queue="jobs", delay=60).enqueue(n) for n in range(5)]
             done(run, "backup", "create", target, "--address", address)
             cluster.close()
-            second = RestoredCluster(tmp_path / "second", lambda at: _restore(run, target, at), shards=2, size=3)
+            second = RestoredCluster(tmp_path / "second", lambda where: _restore(run, target, where), shards=2, size=3)
             second.routers[0].port = port
             with second.start():
-                gate.touch()  # the handler of the former life ends: its report counts for nothing
+                gate.touch()  # the handler of the former incarnation ends: its report counts for nothing
                 worker.wait_for("begin", 2, slow.id)
                 with chores.make_app(address) as app:
                     assert app.handle(slow.id).result(timeout=DEADLINE_S) == worker.pid

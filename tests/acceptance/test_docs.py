@@ -170,8 +170,8 @@ def server_metrics() -> set[str]:
 
 
 def test_the_pages_for_operators_have_every_metric_of_servers() -> None:
-    told = page_text("docs/clusters.md") + page_text("docs/operating-queues.md")
-    missing = server_metrics() - set(re.findall(r"\bholdfast_[a-z_]+", told))
+    documented = page_text("docs/clusters.md") + page_text("docs/operating-queues.md")
+    missing = server_metrics() - set(re.findall(r"\bholdfast_[a-z_]+", documented))
     assert not missing, f"a table of docs/clusters.md or docs/operating-queues.md needs a row of {sorted(missing)}"
 
 

@@ -29,17 +29,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(root / "base", with_pip=True)  # in place of the image that it is built on
     (root / "var/lib/holdfast").mkdir(parents=True)
     stage = STEPS[: len(STEPS) - len(LAST_STAGE)]
-    at = root
+    destination = root
     for step in stage:
         if step.word == "WORKDIR":
-            at = root / step.rest.lstrip("/")
-            at.mkdir(parents=True)
+            destination = root / step.rest.lstrip("/")
+            destination.mkdir(parents=True)
         elif step.word == "COPY":
             *sources, target = step.rest.split()
             for source in sources:
-                copy(REPO / source, at / target if len(sources) == 1 else at / target / source)
+                copy(REPO / source, destination / target if len(sources) == 1 else destination / target / source)
         elif step.word == "RUN":
-            run(root, step.rest, at)
+            run(root, step.rest, destination)
     return root
 
 
@@ -60,9 +60,14 @@ def environment(root: Path) -> dict[str, str]:
     return {**kept, "PATH": f"{root}/opt/holdfast/bin:{root}/base/bin:/usr/bin:/bin", "HOME": str(root)}
 
 
-def run(root: Path, command: str, at: Path) -> None:
+def run(root: Path, command: str, destination: Path) -> None:
     done = subprocess.run(
-        ["sh", "-ec", inside(root, command)], cwd=at, env=environment(root), capture_output=True, text=True, check=False
+        ["sh", "-ec", inside(root, command)],
+        cwd=destination,
+        env=environment(root),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -81,7 +86,7 @@ def test_only_what_servers_and_backups_need_is_installed(root: Path) -> None:
 
 def test_it_starts_says_how_it_is_and_stops(root: Path) -> None:
     port, ops_port = free_ports(2)
-    at = root / "var/lib/holdfast"
+    destination = root / "var/lib/holdfast"
     settings = {"HOLDFAST_PORT": str(port), "HOLDFAST_OPS_PORT": str(ops_port), "PYTHONDONTWRITEBYTECODE": "1"}
     everything = environment(root) | settings
     entry = [*json.loads(only("ENTRYPOINT")), *json.loads(only("CMD"))]
@@ -94,7 +99,7 @@ def test_it_starts_says_how_it_is_and_stops(root: Path) -> None:
 
     before = set((root / "opt/holdfast").rglob("*"))
     assert not is_healthy(), "nobody listens yet"
-    process = subprocess.Popen([program, *entry[1:]], cwd=at, env=everything, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([program, *entry[1:]], cwd=destination, env=everything, stderr=subprocess.DEVNULL)
     try:
         deadline_s = time.monotonic() + 60
         while not is_healthy():

@@ -84,7 +84,7 @@ def _is_refused(client: Client, claim: Any) -> bool:
         return True
     except HoldfastError:
         return False  # the router has not heard of the leader yet
-    raise AssertionError("Expected a token of the former life to be refused, but it was taken.")
+    raise AssertionError("Expected a token of the former incarnation to be refused, but it was taken.")
 
 
 @pytest.mark.skipif(not IS_LONG, reason="takes longer")

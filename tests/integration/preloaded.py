@@ -101,11 +101,11 @@ class _Parent:
         asked = {"module": module, "arguments": list(arguments), "env": dict(env), "directory": str(directory)}
         request = json.dumps(asked).encode()
         assert len(request) <= _REQUEST_BYTES_MAX
-        reported, tells = os.pipe()
+        reported, reports = os.pipe()
         try:
-            socket.send_fds(self._socket, [request], [out.fileno(), err.fileno(), tells])
+            socket.send_fds(self._socket, [request], [out.fileno(), err.fileno(), reports])
         finally:
-            os.close(tells)
+            os.close(reports)
         return Forked(reported)
 
     def _close(self) -> None:
@@ -179,19 +179,19 @@ def _serve(requests: socket.socket) -> tuple[str, list[str]] | None:
             message, (*files,), _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
             if not message:
                 return None
-            *standard, tells = files
+            *standard, reports = files
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 for item in (requests, ended, wakes):
                     item.close()
-                for file in (*running.values(), tells):
+                for file in (*running.values(), reports):
                     os.close(file)
                 return _become(json.loads(message), standard)
             for file in standard:
                 os.close(file)
-            running[pid] = tells
-            os.write(tells, _NUMBER.pack(pid))
+            running[pid] = reports
+            os.write(reports, _NUMBER.pack(pid))
 
 
 def _tell_ends(running: dict[int, int]) -> None:
@@ -199,12 +199,12 @@ def _tell_ends(running: dict[int, int]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        tells = running.pop(pid)
+        reports = running.pop(pid)
         try:
-            os.write(tells, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+            os.write(reports, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
         except BrokenPipeError:
             pass  # nobody wants to know
-        os.close(tells)
+        os.close(reports)
 
 
 def _become(request: Mapping[str, object], files: Sequence[int]) -> tuple[str, list[str]]:

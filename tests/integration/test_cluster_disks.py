@@ -185,11 +185,13 @@ def test_a_damaged_node_says_so_and_is_rebuilt(cluster: Cluster, leader: str, pa
 
 def flip_where(directory: Path, marker: bytes) -> Path:
     """Changes one bit just behind these bytes, in the one file of a log that has them; returns the file."""
-    [(path, at)] = [(path, at) for path in directory.glob("*.log") if (at := path.read_bytes().find(marker)) >= 0]
+    [(path, offset)] = [
+        (path, offset) for path in directory.glob("*.log") if (offset := path.read_bytes().find(marker)) >= 0
+    ]
     with path.open("r+b") as file:
-        file.seek(at + len(marker))
+        file.seek(offset + len(marker))
         [byte] = file.read(1)
-        file.seek(at + len(marker))
+        file.seek(offset + len(marker))
         file.write(bytes([byte ^ 1]))
     return path
 

@@ -73,9 +73,9 @@ def test_a_hand_over_to_who_leads_already_is_no_change(cluster: Cluster, leader:
 def test_a_hand_over_to_who_cannot_lead_is_refused_and_costs_nothing(cluster: Cluster, leader: str, queue: str) -> None:
     address = cluster.nodes[leader].address
     term = cluster.replicas()[leader].term
-    stranger = raw_call(address, "Shards/TransferLeadership", shards_pb.TransferLeadershipRequest(to="n9"))
-    assert isinstance(stranger, Refusal)
-    assert stranger.metadata["why"] == "NOT_A_VOTER"
+    unknown = raw_call(address, "Shards/TransferLeadership", shards_pb.TransferLeadershipRequest(to="n9"))
+    assert isinstance(unknown, Refusal)
+    assert unknown.metadata["why"] == "NOT_A_VOTER"
     with Client(address, timeout_s=30) as client:
         with pytest.raises(Conflict, match="n9 is none of n1, n2, n3"):
             client.transfer(0, "n9")

@@ -471,12 +471,12 @@ async def test_users_and_their_tokens(connect: Connect, own_server: EtcdProcess)
         keeping.cancel()
 
     for user, password, hint in (("mia", "wr0ng-word", "etcd_password"), ("nobody", secret, "etcd_user"), (None,) * 3):
-        stranger = connect(own_server.endpoint, user=user, password=password)
-        for work in (stranger.get(b"own/0"), put(stranger, b"own/0"), anext(aiter(stranger.watch(b"own/", start)))):
+        outsider = connect(own_server.endpoint, user=user, password=password)
+        for work in (outsider.get(b"own/0"), put(outsider, b"own/0"), anext(aiter(outsider.watch(b"own/", start)))):
             words = await fails_within(5, work, EtcdRefusedError)
             assert (hint or "etcd") in words
             assert password is None or password not in words
-        assert password is None or password not in repr(stranger)
+        assert password is None or password not in repr(outsider)
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
@@ -488,13 +488,13 @@ class Certified:
     mutual: EtcdProcess  # and wants one
     misnamed: EtcdProcess  # shows that of another host
     authority: Authority
-    stranger: Authority
+    outsider: Authority
 
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
     directory = tmp_path_factory.mktemp("tls")
-    authority, stranger = Authority(directory, "authority"), Authority(directory, "stranger")
+    authority, outsider = Authority(directory, "authority"), Authority(directory, "stranger")
     certificate, key = authority.issue_files("server", f"IP:{HOST}")
     own = (*FAST, f"--cert-file={certificate}", f"--key-file={key}")
     certificate, key = authority.issue_files("other", "DNS:elsewhere.example")
@@ -505,7 +505,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
         EtcdProcess(directory / "two", scheme="https", arguments=[*own, *trust]) as mutual,
         EtcdProcess(directory / "three", scheme="https", arguments=other) as misnamed,
     ):
-        yield Certified(tls, mutual, misnamed, authority, stranger)
+        yield Certified(tls, mutual, misnamed, authority, outsider)
 
 
 async def test_tls_and_mutual_tls(connect: Connect, certified: Certified, prefix: bytes) -> None:
@@ -542,7 +542,7 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
         paths[1].write_text("half written")
         await put(client, prefix + b"4", b"with the last good one")
         assert client.certificates.problem
-        use(certified.stranger.issue_files("foreign", "DNS:mine"))
+        use(certified.outsider.issue_files("foreign", "DNS:mine"))
         with pytest.raises(EtcdRefusedError, match="etcd_certificate"):
             await put(client, prefix + b"5", b"with one that etcd does not trust")
         use(certified.authority.issue_files("last", "DNS:mine"))
@@ -553,11 +553,11 @@ async def test_a_certificate_that_is_replaced_is_shown_from_then_on(
 async def test_wrong_certificates_are_named(
     connect: Connect, certified: Certified, server: EtcdProcess, prefix: bytes
 ) -> None:
-    authority, stranger = certified.authority, certified.stranger
-    foreign = EtcdTls(authority.certificate, *stranger.issue_files("foreign", "DNS:mine"))
+    authority, outsider = certified.authority, certified.outsider
+    foreign = EtcdTls(authority.certificate, *outsider.issue_files("foreign", "DNS:mine"))
     ours = EtcdTls(authority.certificate)
     cases: list[tuple[EtcdProcess, EtcdTls | None, type[Exception], str]] = [
-        (certified.tls, EtcdTls(stranger.certificate), EtcdRefusedError, "not issued by the authority"),
+        (certified.tls, EtcdTls(outsider.certificate), EtcdRefusedError, "not issued by the authority"),
         (certified.misnamed, ours, EtcdRefusedError, "another host name"),
         (certified.mutual, ours, EtcdRefusedError, "etcd_certificate"),
         (certified.mutual, foreign, EtcdRefusedError, "etcd_certificate"),

@@ -308,7 +308,7 @@ def test_strangers_neither_restore_a_cluster_that_works_nor_speak_as_brokers(clu
             refused = raw_call(address, method, request)
             assert isinstance(refused, Refusal), (address, method)
             assert refused.reason == reason, (address, method)
-        for service in ("Couriers", "Tasks", "Shards", "Cluster"):
+        for service in ("Tasks", "Shards", "Cluster"):
             for name, call in (
                 ("ReceiveTasks", task), ("Allocate", shares), ("SettingsNews", news),
             ):  # fmt: skip
@@ -319,10 +319,10 @@ def test_strangers_neither_restore_a_cluster_that_works_nor_speak_as_brokers(clu
         assert "restored" not in {queue.queue for queue in operator.list_queues().queues}
 
 
-# --- a shard's second life ----------------------------------------------------------------------------------------
+# --- a shard that was made anew ------------------------------------------------------------------------------------
 
 
-def test_a_shard_that_is_made_anew_never_mixes_with_its_former_life(cluster: MapCluster) -> None:
+def test_a_shard_that_is_made_anew_never_mixes_with_its_former_incarnation(cluster: MapCluster) -> None:
     """One replica is away meanwhile, and comes back with the old life on its disk."""
     first, second = queues_of_all_shards("lives", SHARDS)
     with Client(cluster.address, timeout_s=DEADLINE_S) as client:
@@ -337,7 +337,7 @@ def test_a_shard_that_is_made_anew_never_mixes_with_its_former_life(cluster: Map
         assert incarnation_of(group) == 2
         until(lambda: is_new(cluster, 0, away), "the new life to be led")
         new = client.enqueue(NewTask(first, "t", b"new", request_id="r0"))
-        assert not new.duplicate, "request ids of the former life are forgotten"
+        assert not new.duplicate, "request ids of the former incarnation are forgotten"
         cluster.nodes[away].launch()
         cluster.wait_settled()
         deleted = [cluster.nodes[name].events("replica_deleted") for name in cluster.nodes]

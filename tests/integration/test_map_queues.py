@@ -376,7 +376,7 @@ def test_what_brokers_tell_each_other_is_closed_to_clients(cluster: MapCluster, 
     )  # fmt: skip
     for address in (*cluster.broker_addresses, f"{HOST}:{cluster.routers[0].port}"):
         for method, request in (("ReceiveTasks", forged), ("Allocate", shares)):
-            answer = raw_call(address, f"Couriers/{method}", request, shard=destination)
+            answer = raw_call(address, f"Shards/{method}", request, shard=destination)
             assert isinstance(answer, Refusal)
             assert answer.code == "UNIMPLEMENTED"
     client.enqueue_many([NewTask(near, "t") for _ in range(20)])

@@ -192,8 +192,8 @@ def test_a_node_that_was_killed_is_told_within_a_second_or_so(
     with stalls() as stalled:
         status = holdfast("cluster", "status", "--address", cluster.address, exit_code=1, or_exit_code=4)
     took_s = time.monotonic() - began_s
-    told = {node["name"]: (node["is_alive"], node["answers"]) for node in status["nodes"]}
-    assert [told[name] for name in names] == [(True, False)] * len(names)
+    reported = {node["name"]: (node["is_alive"], node["answers"]) for node in status["nodes"]}
+    assert [reported[name] for name in names] == [(True, False)] * len(names)
     assert took_s - stalled.seconds < 5, "also if it is silent, and does not refuse"
     for name in names:
         if silence == "kill":

@@ -88,7 +88,7 @@ QUERIES = queries()
 
 
 @contextmanager
-def beside(cluster: MapCluster, *words: str, at: Path) -> Iterator[str]:
+def beside(cluster: MapCluster, *words: str, folder: Path) -> Iterator[str]:
     """Another process of the command line, with an HTTP port; its address."""
     [port] = free_ports(1)
     command = [str(Path(sys.executable).parent / "holdfast"), *words, "--ops-port", str(port)]
@@ -97,7 +97,7 @@ def beside(cluster: MapCluster, *words: str, at: Path) -> Iterator[str]:
     environment |= {"HOLDFAST_ETCD_ENDPOINTS": cluster.etcd_endpoints}
     log = cluster.directory / f"{words[0]}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=at, env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
     try:
         yield f"{HOST}:{port}"
     finally:
@@ -130,8 +130,8 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
                 client.get_task("no id of a task")
             client.enqueue(NewTask("orders", "ship", b"[2]"))
         with (
-            beside(cluster, "worker", "shop:app", at=EXAMPLE) as worker,
-            beside(cluster, "rebalance", "--watch", at=cluster.directory) as rebalancer,
+            beside(cluster, "worker", "shop:app", folder=EXAMPLE) as worker,
+            beside(cluster, "rebalance", "--watch", folder=cluster.directory) as rebalancer,
         ):
             servers = [f"{HOST}:{node.ops_port}" for node in (*cluster.nodes.values(), *cluster.routers)]
             done = 'holdfast_worker_tasks_total{type="ship",outcome="succeeded"} 1'
@@ -201,9 +201,13 @@ def test_the_rule_of_backups_names_the_cron_job_that_there_is() -> None:
 def test_panels_do_not_lie_on_each_other() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert at["x"] + at["w"] <= 24
+        folder = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(folder["x"], folder["x"] + folder["w"])
+            for y in range(folder["y"], folder["y"] + folder["h"])
+        }
+        assert folder["x"] + folder["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
 

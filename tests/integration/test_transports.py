@@ -132,9 +132,9 @@ ANSWERED: list[tuple[str, Message]] = [
 ]
 
 
-@pytest.mark.parametrize("at", range(len(REFUSED)))
-async def test_refusals_are_the_same(ways: tuple[Way, Way], at: int) -> None:
-    method, request, shard = REFUSED[at]
+@pytest.mark.parametrize("index", range(len(REFUSED)))
+async def test_refusals_are_the_same(ways: tuple[Way, Way], index: int) -> None:
+    method, request, shard = REFUSED[index]
     over_grpc, in_frames = [await way.call(method, request, shard) for way in ways]
     assert in_frames == over_grpc
 
@@ -149,9 +149,9 @@ async def test_every_method_refuses_in_the_same_words(ways: tuple[Way, Way], bod
         assert not isinstance(in_frames, bytes), method
 
 
-@pytest.mark.parametrize("at", range(len(ANSWERED)))
-async def test_answers_are_the_same(ways: tuple[Way, Way], at: int) -> None:
-    over_grpc, in_frames = [await way.call(*ANSWERED[at]) for way in ways]
+@pytest.mark.parametrize("index", range(len(ANSWERED)))
+async def test_answers_are_the_same(ways: tuple[Way, Way], index: int) -> None:
+    over_grpc, in_frames = [await way.call(*ANSWERED[index]) for way in ways]
     assert in_frames == over_grpc
     assert isinstance(in_frames, bytes)
 

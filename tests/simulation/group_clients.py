@@ -67,11 +67,11 @@ class CallerLedger:
 
 
 class Caller:
-    def __init__(self, place: Place, books: CallerLedger, rng: random.Random, name: bytes) -> None:
+    def __init__(self, place: Place, ledgers: CallerLedger, rng: random.Random, name: bytes) -> None:
         self._place = place
-        self._books = books
-        self._ledger = books.ledger
-        self._shard = books.shard
+        self._ledgers = ledgers
+        self._ledger = ledgers.ledger
+        self._shard = ledgers.shard
         self._rng = rng
         self._name = name
         self._requests = 0
@@ -96,7 +96,7 @@ class Producer(Caller):
 
     async def order(self) -> None:
         """With a request id it is sent until it is certain, and sometimes once more; without one it is sent once."""
-        order = self._books.new_order(self._rng)
+        order = self._ledgers.new_order(self._rng)
         while not await self._send(order) or self._rng.random() < 0.1:
             if not order.new.request_id:
                 return
@@ -152,7 +152,7 @@ class Worker(Caller):
         assert isinstance(claims, list)
         envelopes = shard.reader.envelopes([claim.task_id for claim in claims])
         for claim, envelope in zip(claims, envelopes, strict=True):
-            self._books.claimed(claim, envelope, self._applied_ms(node))
+            self._ledgers.claimed(claim, envelope, self._applied_ms(node))
         return [claim for claim in claims if claim.task_id in self._ledger.known]
 
     async def ack(self, claim: Claimed) -> None:

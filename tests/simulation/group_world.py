@@ -122,9 +122,9 @@ class WatchedShard(Shard):
         await self.take_a_while()
         return await super().apply_committed(callers_first=callers_first)
 
-    def _apply_slice(self, committed: Sequence[LogEntry], at: int, started: float) -> tuple[int, Applied]:
-        to, applied = super()._apply_slice(committed, at, started)
-        for entry in committed[at:to]:
+    def _apply_slice(self, committed: Sequence[LogEntry], start: int, started: float) -> tuple[int, Applied]:
+        to, applied = super()._apply_slice(committed, start, started)
+        for entry in committed[start:to]:
             self.watch.applied(self.number, self.who, entry)
         return to, applied
 

@@ -35,11 +35,11 @@ class ChangesTwiceAtOnce(ShardRaft):
     """A change may begin while another one is not committed."""
 
     def propose_configuration(self, new: Configuration, expected_version: int) -> int:
-        at, self.configuration_index = self.configuration_index, 0
+        kept, self.configuration_index = self.configuration_index, 0
         try:
             return super().propose_configuration(new, expected_version)
         finally:
-            self.configuration_index = self.configuration_index or at
+            self.configuration_index = self.configuration_index or kept
 
 
 class ChangesTooEarly(ShardRaft):
@@ -63,9 +63,9 @@ class KeepsWhatWasCut(ShardRaft):
     """A configuration still counts when its entry is cut."""
 
     def cut_from(self, index: int) -> None:
-        at, self.configuration_index = self.configuration_index, 0
+        kept, self.configuration_index = self.configuration_index, 0
         super().cut_from(index)
-        self.configuration_index = at
+        self.configuration_index = kept
 
 
 class StandsWithoutBelonging(ShardRaft):

@@ -57,7 +57,7 @@ class Simulation:
         self.watch = Watch()
         self.network = Network(self._draw(), self.plan)
         self.machines = [Machine(number + 1, self._draw()) for number in range(self.plan.nodes)]
-        self.books = {shard: CallerLedger(shard) for shard in SHARDS}
+        self.ledgers = {shard: CallerLedger(shard) for shard in SHARDS}
         self.starts = 0
         self._is_peace = False
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -108,15 +108,15 @@ class Simulation:
         await _cancel(running)
 
     def _callers(self) -> Iterable[Caller]:
-        for shard, books in self.books.items():
+        for shard, ledgers in self.ledgers.items():
             for number in range(2):
-                yield Producer(self, books, self._draw(), b"producer-%d-%d" % (shard, number))
-            yield Worker(self, books, self._draw(), b"worker-%d" % shard)
+                yield Producer(self, ledgers, self._draw(), b"producer-%d-%d" % (shard, number))
+            yield Worker(self, ledgers, self._draw(), b"worker-%d" % shard)
 
     def _finishers(self) -> Iterable[Caller]:
-        for shard, books in self.books.items():
+        for shard, ledgers in self.ledgers.items():
             for number in range(2):
-                yield Finisher(self, books, self._draw(), b"finisher-%d-%d" % (shard, number))
+                yield Finisher(self, ledgers, self._draw(), b"finisher-%d-%d" % (shard, number))
 
     def _begin(self, works: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
         """Whatever fails ends the simulation."""
@@ -187,12 +187,12 @@ class Simulation:
         return all(node.log.size_bytes <= self.plan.keep_bytes + self.plan.segment_bytes for node in self.nodes)
 
     def _check_end(self, shard: int) -> None:
-        books, replicas = self.books[shard], self._replicas(shard)
+        ledgers, replicas = self.ledgers[shard], self._replicas(shard)
         if len({state_hash(replica.shard.reader) for replica in replicas}) != 1:
             raise BrokenPromiseError(f"replicas of shard {shard} have different states")
         state = replicas[0].shard.reader
-        books.ledger.check_end(state)
-        for order in books.ledger.orders.values():
+        ledgers.ledger.check_end(state)
+        for order in ledgers.ledger.orders.values():
             if order.accepted and not any(state.get(keys.execution(task_id)) for task_id in order.task_ids):
                 raise BrokenPromiseError(f"{order} was accepted and is gone")
 
@@ -236,7 +236,7 @@ def test_a_group_stands_by_what_it_said_whatever_happens() -> None:
             print(f"seed {seed} failed; it alone: START={seed} SEEDS=1 pytest {__file__} -k stands_by")
             raise
         terms += len(simulation.watch.leaders)
-        claims += sum(books.ledger.claims for books in simulation.books.values())
+        claims += sum(ledgers.ledger.claims for ledgers in simulation.ledgers.values())
         snapshots += simulation.watch.snapshots
         dropped_rounds += simulation.watch.dropped_rounds
         compared += simulation.watch.compared

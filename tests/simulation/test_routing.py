@@ -198,8 +198,8 @@ class Producer:
         assert (len(response.outcomes), len(response.runs)) == (len(tasks), len(runs)), "no part is lost"
         for payloads, outcome in zip(tasks, response.outcomes, strict=True):
             self._note(payloads, outcome.accepted.task_id, outcome.rejection)
-        for payloads, told in zip(runs, response.runs, strict=True):
-            self._note(payloads, told.first_task_id, told.rejection)
+        for payloads, joined in zip(runs, response.runs, strict=True):
+            self._note(payloads, joined.first_task_id, joined.rejection)
 
     def _note(self, payloads: list[str], first: str, rejection: pb.Rejection) -> None:
         if first:
@@ -287,10 +287,10 @@ class Worker:
             response = await self._side.ack(pb.AckRequest(items=items, ranges=ranges))
         except self._side.failures:
             return
-        told = [*response.outcomes, *response.ranges]
+        joined = [*response.outcomes, *response.ranges]
         assert (len(response.outcomes), len(response.ranges)) == (len(alone), len(ranges)), "no part is lost"
         self._unacked = []
-        for one, outcome in zip([*alone, *ranges], told, strict=True):
+        for one, outcome in zip([*alone, *ranges], joined, strict=True):
             refused = rejections_of(outcome)
             assert {rejection.reason for rejection in refused} <= {*NOTHING_DONE, "OUTCOME_UNKNOWN"}
             if refused:

@@ -391,12 +391,12 @@ class SimHandlers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-        def tell() -> None:
+        def notify() -> None:
             run.reported_s = SimBroker.now_s()
             if job.claim.type == "async":
                 task.cancel()
 
-        job.interrupt = tell
+        job.interrupt = notify
 
     async def _run(self, run: Run) -> None:
         outcome: Outcome

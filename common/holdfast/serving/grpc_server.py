@@ -134,7 +134,7 @@ class GrpcServer:
                 answered = answer(data)
                 del data  # what is made of it is enough to keep
                 response = served.encode(await answered)
-                self._tell_of_frames(context)
+                self._announce_frames(context)
                 return response
             except asyncio.CancelledError:
                 code = "CANCELLED"
@@ -148,7 +148,7 @@ class GrpcServer:
 
         return call
 
-    def _tell_of_frames(self, context: Any) -> None:
+    def _announce_frames(self, context: Any) -> None:
         """In the trailers of the answer, to those who ask."""
         if any(key == FRAMES_KEY for key, _ in context.invocation_metadata() or ()) and (
             where := self.where_frames_are()

@@ -127,7 +127,7 @@ class GrpcCall:
             call = self._call or await self._send_when_connected()
             answer = await call
             if self._on_frames is not None:
-                await self._tell_of_frames(call)
+                await self._announce_frames(call)
             return answer
         except grpc.aio.AioRpcError as status:
             raise self._failure_of(status) from None
@@ -162,13 +162,13 @@ class GrpcCall:
             raise CallFailedError("UNAVAILABLE", "No connection could be made.", was_connected=False)
         return self._send(left_s)
 
-    async def _tell_of_frames(self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]") -> None:
-        told = ""
+    async def _announce_frames(self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]") -> None:
+        announced = ""
         for key, value in await call.trailing_metadata() or ():
             if key == FRAMES_KEY and isinstance(value, str):
-                told = value
+                announced = value
         if self._on_frames is not None:
-            self._on_frames(told)
+            self._on_frames(announced)
 
     def _failure_of(self, status: grpc.aio.AioRpcError) -> CallFailedError:
         details = None

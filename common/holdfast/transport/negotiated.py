@@ -99,7 +99,12 @@ class NegotiatedChannels:
         if not self.asks(address):
             return self._grpc.call(address, path, data, metadata, timeout_s)
         return self._grpc.call(
-            address, path, data, (*(metadata or ()), _ASKS), timeout_s, on_frames=lambda at: self.learn(address, at)
+            address,
+            path,
+            data,
+            (*(metadata or ()), _ASKS),
+            timeout_s,
+            on_frames=lambda announced: self.learn(address, announced),
         )
 
     def begin(
@@ -169,14 +174,14 @@ class NegotiatedChannels:
         frames = self.frames.get(address)
         return frames is None or frames.may_ask(time.monotonic())
 
-    def learn(self, address: str, told: str) -> None:
+    def learn(self, address: str, announced: str) -> None:
         """Where a server says that its frames are: the port, and who the server is. Nothing, if it has none."""
         if self._is_closed:
             return
         frames = self.frames.setdefault(address, ServerFrames())
         if frames.is_connecting or frames.is_open:
             return
-        port, _, name = told.partition(" ")
+        port, _, name = announced.partition(" ")
         if port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65_536:
             frames.is_connecting = True
             self._connecting.spawn(self._connect(address, frames, int(port), name))

@@ -155,7 +155,9 @@ def _reported(call: SplitCall[Any], answers: Mapping[int, Any]) -> dict[int, Any
     if failures and len(failures) == len(answers) and call.are_alike(failures):
         raise failures[0]
     if call.name == "Extend":
-        _count_leases(call, {shard: each for shard, each in answers.items() if not isinstance(each, call.failures)})
+        _count_leases(
+            call, {shard: answered for shard, answered in answers.items() if not isinstance(answered, call.failures)}
+        )
     return {
         shard: call.rejection(answer) if isinstance(answer, call.failures) else answer
         for shard, answer in answers.items()

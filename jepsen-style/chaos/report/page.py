@@ -21,8 +21,8 @@ table { border-collapse: collapse } td, th { border: 1px solid #e5e7eb; padding:
 
 def write_report(directory: Path, report: Report, asked: Mapping[str, object]) -> None:
     """report.html and report.json."""
-    told = {**asked, **report.summary(), **series.numbers(report.story, report.began_ns)}
-    (directory / "report.json").write_text(json.dumps(told, default=_plain, indent=1), encoding="utf-8")
+    reported = {**asked, **report.summary(), **series.numbers(report.story, report.began_ns)}
+    (directory / "report.json").write_text(json.dumps(reported, default=_plain, indent=1), encoding="utf-8")
     (directory / "report.html").write_text(page(report, asked), encoding="utf-8")
 
 

@@ -30,9 +30,9 @@ def lines_plot(lines: Sequence[Line], bands: Sequence[Band], unit: str, *, logar
         colour = COLOURS[number % len(COLOURS)]
         path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        at = LEFT + 10 + 150 * number
-        parts.append(f'<rect x="{at}" y="{TOP}" width="10" height="10" fill="{colour}"/>')
-        parts.append(f'<text x="{at + 14}" y="{TOP + 9}">{escape(line.name)}</text>')
+        left = LEFT + 10 + 150 * number
+        parts.append(f'<rect x="{left}" y="{TOP}" width="10" height="10" fill="{colour}"/>')
+        parts.append(f'<text x="{left + 14}" y="{TOP + 9}">{escape(line.name)}</text>')
     return _svg("".join(parts), HEIGHT)
 
 
@@ -51,9 +51,9 @@ def bars_plot(bars: Sequence[tuple[str, float | None, float | None]], unit: str)
                 length = max(1.0, value / top * width)
                 shape = f'x="{label}" y="{y + inset}" width="{length:.1f}" height="{row - 2 * inset}"'
                 parts.append(f'<rect {shape} fill="{colour}"/>')
-        told = " / ".join("never" if value is None else f"{value:.2f} {unit}" for value in (front, back))
+        shown = " / ".join("never" if value is None else f"{value:.2f} {unit}" for value in (front, back))
         end = label + max((value or 0.0) for value in (front, back, 0.0)) / top * width
-        parts.append(f'<text x="{end + 6:.1f}" y="{y + 13}">{told}</text>')
+        parts.append(f'<text x="{end + 6:.1f}" y="{y + 13}">{shown}</text>')
     return _svg("".join(parts), height)
 
 

@@ -105,11 +105,11 @@ class Chains:
 
 def next_of(claim: ClaimedTask) -> list[NewTask]:
     """The next task of a chain: its value is that of the one before, under the name of the next queue."""
-    at = QUEUES.index(claim.queue) + 1
-    if at == LENGTH:
+    stage = QUEUES.index(claim.queue) + 1
+    if stage == LENGTH:
         return []
     rest = value_of(claim).partition(":")[2]
-    return [handler_task("t", QUEUES[at], f"{QUEUES[at]}:{rest}", request_id="")]
+    return [handler_task("t", QUEUES[stage], f"{QUEUES[stage]}:{rest}", request_id="")]
 
 
 def value_in_header(task: NewTask) -> str:

@@ -40,17 +40,17 @@ class Storms:
 
     async def _produce(self, caller: Caller, draw: random.Random, _name: str) -> None:
         """Every producer walks through the same numbers, and now and then goes back a little."""
-        at = 0
+        first = 0
         while self.producing:
-            numbers = [at + number for number in draw.sample(range(BATCH), BATCH)]
-            numbers.append(draw.randrange(at + 1))
+            numbers = [first + number for number in draw.sample(range(BATCH), BATCH)]
+            numbers.append(draw.randrange(first + 1))
             tasks = [
                 handler_task("quick", QUEUES[number % len(QUEUES)], f"storm-{number}")
                 for number in dict.fromkeys(numbers)
             ]
             outcomes = await enqueue(caller, tasks)
             if INFO not in outcomes:  # or else the same ids again
-                at += BATCH
+                first += BATCH
             await asyncio.sleep(draw.uniform(0.5, 1.5) * PAUSE_S * self.setting.pace)
 
     async def finish(self, client: AsyncClient) -> list[str]:

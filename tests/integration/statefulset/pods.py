@@ -144,8 +144,8 @@ class Pod:
         base = {"PATH": world.path, "HOME": str(world.directory), **passed_on}
         self._environment = base | {name: here(value) for name, value in given.items()}
         self._command = world.network.inside([here(word) for word in command_of(container, given)])
-        at = container.body.get("workingDir")
-        self._directory = world.directory if at is None else Path(here(at))
+        workdir = container.body.get("workingDir")
+        self._directory = world.directory if workdir is None else Path(here(workdir))
 
     def _start(self) -> None:
         self._probes = {

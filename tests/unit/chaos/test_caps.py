@@ -28,9 +28,9 @@ def spread(at: float, to: float, queue: str = "q", what: str = "spread", number:
 
 
 def found(checker: Checker, final: Final, *parts: Call | Claim, faults: list[Event] | None = None) -> list[str]:
-    told = story(*parts)
-    told.faults = faults or []
-    return [str(violation) for violation in checker(told, final) if isinstance(violation, Violation)]
+    recorded = story(*parts)
+    recorded.faults = faults or []
+    return [str(violation) for violation in checker(recorded, final) if isinstance(violation, Violation)]
 
 
 def test_ids_of_tasks_say_their_shard() -> None:
@@ -38,8 +38,8 @@ def test_ids_of_tasks_say_their_shard() -> None:
 
 
 def test_two_shards_give_out_the_same_number_and_both_count() -> None:
-    [told] = found(cap, CAP_1, holder(ONE), holder(FOUR, 2))
-    assert told == "cap: 2 tasks of q were held at 2500 ms, where 1 may be"
+    [recorded] = found(cap, CAP_1, holder(ONE), holder(FOUR, 2))
+    assert recorded == "cap: 2 tasks of q were held at 2500 ms, where 1 may be"
 
 
 def test_the_same_number_on_two_shards_one_after_the_other() -> None:
@@ -63,9 +63,9 @@ def test_a_tenant_may_have_one_task_on_each_shard() -> None:
     second = claimed(NUMBER + 1, 2, task=task_on(1, 2), lease_s=5, tenant="t")
     assert found(cap, final, *held) == []
     assert found(cap, final, held[0], second) == []
-    [told] = found(cap, final, *held, second)
-    assert "4 tasks of q of tenant t" in told
-    assert "where 3 may be" in told
+    [recorded] = found(cap, final, *held, second)
+    assert "4 tasks of q of tenant t" in recorded
+    assert "where 3 may be" in recorded
 
 
 # --- queues that get other shards -------------------------------------------------------------------------------------

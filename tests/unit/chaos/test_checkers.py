@@ -287,9 +287,9 @@ def _hand_out_a_stranger(draw: random.Random, story: Story, final: Final) -> Mut
 
 
 def _mix_up_payloads(draw: random.Random, story: Story, final: Final) -> Mutated:
-    told = {call.task: call.value for call in story.sends() if call.outcome == OK}
-    places = [place for place, claim in enumerate(story.claims) if claim.task in told]
-    others = sorted(set(told.values()) - {told[story.claims[places[0]].task]})
+    accepted = {call.task: call.value for call in story.sends() if call.outcome == OK}
+    places = [place for place, claim in enumerate(story.claims) if claim.task in accepted]
+    others = sorted(set(accepted.values()) - {accepted[story.claims[places[0]].task]})
     if not others:
         return None
     story.claims[places[0]] = replace(story.claims[places[0]], value=draw.choice(others))

@@ -26,15 +26,15 @@ def plan(*states: StepState, is_transfer: bool = False) -> Plan:
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize(("told", "ends"), [
+@pytest.mark.parametrize(("given", "ends"), [
     (plan(StepState.WAITING, StepState.WAITING), ("from0", "to0")),
     (plan(StepState.WAITING, StepState.COPYING), ("from1", "to1")),
     (plan(StepState.DONE, StepState.OVERTAKEN, StepState.LEAVING), ("from2", "to2")),
     (plan(StepState.DONE), ("", "")),
     (plan(StepState.WAITING, is_transfer=True), ("", "")),
 ])  # fmt: skip
-def test_both_ends_of_a_replica_on_its_way(told: Plan, ends: tuple[str, str]) -> None:
-    assert operations.ends_of_move(told) == ends
+def test_both_ends_of_a_replica_on_its_way(given: Plan, ends: tuple[str, str]) -> None:
+    assert operations.ends_of_move(given) == ends
 
 
 class Operator:
@@ -45,8 +45,8 @@ class Operator:
         self._plans = [plan(StepState.COPYING, StepState.WAITING), plan(StepState.DONE, StepState.COPYING)]
         self.seen: list[tuple[str, str]] = []
 
-    async def start_plan(self, told: Plan) -> Plan:
-        return told
+    async def start_plan(self, given: Plan) -> Plan:
+        return given
 
     async def advance_plan(self, _id: str) -> PlanProgress:
         self.seen.append(self._arena.moving)

@@ -83,15 +83,17 @@ LEADERS = [seen(LEADER, 0, "n1", shard=0), seen(LEADER, 0, "n2", shard=1)]
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-def told(one: Claim, *, faults: Sequence[Event] = (), lags: Sequence[Event] = (), calls: Sequence[Call] = ()) -> Story:
+def story_of(
+    one: Claim, *, faults: Sequence[Event] = (), lags: Sequence[Event] = (), calls: Sequence[Call] = ()
+) -> Story:
     return Story(claims=[one], faults=list(faults), lags=list(lags), calls=list(calls), leaders=list(LEADERS))
 
 
 def test_a_worker_that_waited_gets_a_whole_lease() -> None:
-    assert kinds(lease, told(claim(waited=25))) == []
-    assert kinds(lease, told(claim(waited=8, left=-5))) == ["lease"]
-    assert kinds(lease, told(claim(waited=2, left=2.6))) == []
-    assert kinds(lease, told(claim(waited=2, left=2.3))) == ["lease"]
+    assert kinds(lease, story_of(claim(waited=25))) == []
+    assert kinds(lease, story_of(claim(waited=8, left=-5))) == ["lease"]
+    assert kinds(lease, story_of(claim(waited=2, left=2.6))) == []
+    assert kinds(lease, story_of(claim(waited=2, left=2.3))) == ["lease"]
 
 
 @pytest.mark.parametrize(("worker", "node", "expected"), [
@@ -107,15 +109,15 @@ def test_a_worker_that_waited_gets_a_whole_lease() -> None:
     ("w2/1", "n2", []),
 ])  # fmt: skip
 def test_a_lease_is_excused_only_by_a_fault_on_its_own_way(worker: str, node: str, expected: list[str]) -> None:
-    story = told(claim(left=-5, worker=worker), faults=fault("pause", 4, 9.5, node))
+    story = story_of(claim(left=-5, worker=worker), faults=fault("pause", 4, 9.5, node))
     assert kinds(lease, story) == expected
     assert judged(lease, story) == len(expected)
-    later = told(claim(30, left=-5, worker=worker), faults=fault("pause", 4, 9.5, node))
+    later = story_of(claim(30, left=-5, worker=worker), faults=fault("pause", 4, 9.5, node))
     assert kinds(lease, later) == ["lease"], "at another time nothing is excused"
 
 
 def test_a_lease_of_a_shard_that_changes_its_leader_is_excused() -> None:
-    story = told(claim(left=2))
+    story = story_of(claim(left=2))
     story.leaders.append(seen(LEADER, 9.5, "n3", shard=1))
     assert (kinds(lease, story), judged(lease, story)) == ([], 0)
     story.leaders[-1] = seen(LEADER, 9.5, "n3", shard=0)
@@ -124,9 +126,9 @@ def test_a_lease_of_a_shard_that_changes_its_leader_is_excused() -> None:
 
 def test_a_link_is_felt_for_a_while_after_it_was_mended() -> None:
     late = claim(left=2)
-    assert kinds(lease, told(late, faults=fault("unplug", 2, 6, "w1"))) == []
-    assert kinds(lease, told(late, faults=fault("unplug", 1, 3, "w1"))) == ["lease"]
-    assert kinds(lease, told(late, faults=fault("pause-worker", 2, 6, "w1"))) == ["lease"]
+    assert kinds(lease, story_of(late, faults=fault("unplug", 2, 6, "w1"))) == []
+    assert kinds(lease, story_of(late, faults=fault("unplug", 1, 3, "w1"))) == ["lease"]
+    assert kinds(lease, story_of(late, faults=fault("pause-worker", 2, 6, "w1"))) == ["lease"]
 
 
 def lag(at: float, ms: int) -> Event:
@@ -135,17 +137,17 @@ def lag(at: float, ms: int) -> Event:
 
 def test_a_machine_that_gives_nobody_a_processor_is_no_lost_lease() -> None:
     late = claim(waited=2, left=2.0)
-    assert kinds(lease, told(late, lags=[lag(9.5, 100)])) == [], "each process on the way waited"
-    assert kinds(lease, told(late, lags=[lag(9.5, 50)])) == ["lease"]
-    assert kinds(lease, told(late, lags=[lag(5, 1000), lag(14, 1000)])) == ["lease"], "at other times"
-    assert kinds(lease, told(late, lags=[lag(11.5, 100)])) == [], "a busy machine is so for a while"
-    assert kinds(lease, told(late, lags=[lag(10.05, 100)])) == [], "a line tells of the time before it"
+    assert kinds(lease, story_of(late, lags=[lag(9.5, 100)])) == [], "each process on the way waited"
+    assert kinds(lease, story_of(late, lags=[lag(9.5, 50)])) == ["lease"]
+    assert kinds(lease, story_of(late, lags=[lag(5, 1000), lag(14, 1000)])) == ["lease"], "at other times"
+    assert kinds(lease, story_of(late, lags=[lag(11.5, 100)])) == [], "a busy machine is so for a while"
+    assert kinds(lease, story_of(late, lags=[lag(10.05, 100)])) == [], "a line tells of the time before it"
 
 
 def test_a_lease_is_not_longer_than_the_timeout() -> None:
     timed = Call(f=ENQUEUE, outcome=OK, invoked_ns=0, ended_ns=1, value="v1", task=TASK, timeout_ms=1000)
-    assert kinds(lease, told(claim(left=0.9), calls=[timed])) == []
-    assert kinds(lease, told(claim(20, left=0.9, asked=10))) == ["lease"]
+    assert kinds(lease, story_of(claim(left=0.9), calls=[timed])) == []
+    assert kinds(lease, story_of(claim(20, left=0.9, asked=10))) == ["lease"]
 
 
 def test_a_handler_starts_within_its_lease() -> None:

@@ -229,9 +229,9 @@ class FilteredQueue:
 
     def _page(self, request: Any) -> pb.ListDeadLettersResponse:
         self.filters.append(request.filter)
-        at = int(request.page_token or 0)
-        fits = [letter(at)] if at % 3 == 0 and request.filter.type == "welcome" else []
-        return pb.ListDeadLettersResponse(tasks=fits, next_page_token=str(at + 1) if at < 29 else "")
+        position = int(request.page_token or 0)
+        fits = [letter(position)] if position % 3 == 0 and request.filter.type == "welcome" else []
+        return pb.ListDeadLettersResponse(tasks=fits, next_page_token=str(position + 1) if position < 29 else "")
 
 
 FITTING = [letter_id(number) for number in range(0, 30, 3)]

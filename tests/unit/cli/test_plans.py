@@ -249,15 +249,15 @@ def test_watch_tells_when_etcd_goes_and_comes(
 ) -> None:
     monkeypatch.setattr("holdfast.cli.commands.shard_plans.WATCH_EVERY_S", 0.0)
 
-    def looks() -> None:
+    def poll() -> None:
         away = cluster(shard(), plan=plan(move()), etcd_answers=False, age_ms=12_000)
         server.instead("DescribeCluster", away, away, cluster(shard(), plan=plan(move())), cluster(shard()))
 
-    looks()
+    poll()
     assert cli.run("shard", "watch") == 0
     assert cli.out.count("etcd does not answer: this is the last known map, as of 12s ago.") == 1
     assert cli.out.count("etcd answers: the map is current") == 1
-    looks()
+    poll()
     assert cli.run("shard", "watch", "--json") == 0
     events = [json.loads(line) for line in cli.out.splitlines()]
     assert [event["is_last_known"] for event in events if event["event"] == "map"] == [True, False]
@@ -268,7 +268,7 @@ def test_watch_tells_each_change_until_the_plan_is_done(
 ) -> None:
     monkeypatch.setattr("holdfast.cli.commands.shard_plans.WATCH_EVERY_S", 0.0)
 
-    def looks() -> None:
+    def poll() -> None:
         server.instead(
             "DescribeCluster",
             cluster(shard(), plan=plan(move())),
@@ -276,10 +276,10 @@ def test_watch_tells_each_change_until_the_plan_is_done(
             cluster(shard(on="n2 n3 n4", leader="n2")),
         )
 
-    looks()
+    poll()
     assert cli.run("shard", "watch") == 0
     assert cli.err.count("`holdfast shard apply` carries it on") == 1, "nobody may be carrying it out"
-    looks()
+    poll()
     assert cli.run("shard", "watch", "--json") == 0
     assert cli.err == ""
     events = [json.loads(line) for line in cli.out.splitlines()]

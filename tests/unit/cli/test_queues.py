@@ -88,8 +88,8 @@ def test_only_the_types_that_are_claimed_most_often_fit_on_the_screen(cli: Cli) 
 
 def test_watch_goes_on_when_the_server_is_away_for_a_moment(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Refusal(grpc.StatusCode.UNAVAILABLE)
-    looks = [pb.QueueStatsResponse(outcomes=[counts("mail", ready=number)]) for number in (1, 2)]
-    cli.server.on("QueueStats", looks[0], away, looks[1])
+    polls = [pb.QueueStatsResponse(outcomes=[counts("mail", ready=number)]) for number in (1, 2)]
+    cli.server.on("QueueStats", polls[0], away, polls[1])
     pauses = 0
 
     def pause(seconds: float) -> None:

@@ -21,9 +21,9 @@ def task(number: int, **fields: Any) -> pb.TaskInfo:
 
 def has_pages(cli: Cli, *pages: list[pb.TaskInfo]) -> None:
     def answer(request: Any) -> queues_pb2.ListTasksResponse:
-        at = int(request.page_token or 0)
-        token = str(at + 1) if at + 1 < len(pages) else ""
-        return queues_pb2.ListTasksResponse(tasks=pages[at][: request.page_size], next_page_token=token)
+        index = int(request.page_token or 0)
+        token = str(index + 1) if index + 1 < len(pages) else ""
+        return queues_pb2.ListTasksResponse(tasks=pages[index][: request.page_size], next_page_token=token)
 
     cli.server.on("ListTasks", answer)
 

@@ -96,11 +96,11 @@ def test_nothing_at_all(cli: Cli) -> None:
 
 def test_it_looks_again_and_again_and_ends_with_ctrl_c(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     has(cli, QUEUES, [])
-    looks = iter([None, None])
+    answers = iter([None, None])
 
     def sleep(seconds: float) -> None:
         assert seconds == 7.0
-        if next(looks, "end") == "end":
+        if next(answers, "end") == "end":
             raise KeyboardInterrupt
 
     monkeypatch.setattr("holdfast.cli.commands.repeating.time.sleep", sleep)

@@ -218,7 +218,7 @@ def test_the_transport_is_the_apps_unless_given(
     monkeypatch.delenv("HOLDFAST_TRANSPORT", raising=False)
     assert main(["worker", "shop_tasks:app"]) == 0
     assert main(["worker", "shop_tasks:app", "--transport", "grpc"]) == 0
-    assert [each["transport"] for each in worker] == ["auto", "grpc"]
+    assert [sent["transport"] for sent in worker] == ["auto", "grpc"]
     assert main(["worker", "shop_tasks:app", "--transport", "udp"]) == 2
     assert "Expected transport to be one of auto, grpc, but got 'udp'." in capsys.readouterr().err
 

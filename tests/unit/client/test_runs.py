@@ -55,8 +55,8 @@ def accept_all(request: pb.EnqueueRequest) -> pb.EnqueueResponse:
     return response
 
 
-def run_id(number: int, at: int = 0) -> str:
-    return later_task_ids(task_id(0, 1000 * number), at + 2)[at]
+def run_id(number: int, offset: int = 0) -> str:
+    return later_task_ids(task_id(0, 1000 * number), offset + 2)[offset]
 
 
 def like(task: NewTask, *payloads: str) -> list[NewTask]:
@@ -178,17 +178,17 @@ async def test_a_refusal_of_the_whole_call_names_tasks_of_the_caller(
     assert (refused.field, refused.message) == (expected, f"Expected {expected} …")
 
 
-@pytest.mark.parametrize(("at", "payload"), [(1, "text"), (2, None)])
+@pytest.mark.parametrize(("offset", "payload"), [(1, "text"), (2, None)])
 async def test_a_payload_that_does_not_fit_is_named(
-    server: ScriptedServer, client: AsyncClient, at: int, payload: Any
+    server: ScriptedServer, client: AsyncClient, offset: int, payload: Any
 ) -> None:
     server.on("Enqueue", accept_all)
     tasks = [ALONE, *like(LIKE_ALL, "a", "b", "c")]
-    tasks[at] = replace(tasks[at], payload=payload)
+    tasks[offset] = replace(tasks[offset], payload=payload)
     outcomes = told(await client.enqueue_many(tasks))
-    assert outcomes.pop(at) == f"tasks[{at}].payload"
+    assert outcomes.pop(offset) == f"tasks[{offset}].payload"
     assert outcomes == ["1", run_id(1), run_id(1, 1)], "the others are sent without it"
-    assert await refused_field(client.enqueue_run(LIKE_ALL, [task.payload for task in tasks])) == f"payloads[{at}]"
+    assert await refused_field(client.enqueue_run(LIKE_ALL, [task.payload for task in tasks])) == f"payloads[{offset}]"
 
 
 async def test_what_is_no_task_is_named(server: ScriptedServer, client: AsyncClient) -> None:

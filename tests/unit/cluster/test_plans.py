@@ -75,9 +75,9 @@ class Stage:
     async def start(self, plan: pb.Plan) -> pb.Plan:
         return (await self.admins[0].start_plan(pb.StartPlanRequest(plan=plan))).plan
 
-    async def advance(self, at: int = 0, plan_id: str = "") -> pb.AdvancePlanResponse:
+    async def advance(self, which: int = 0, plan_id: str = "") -> pb.AdvancePlanResponse:
         await self.in_step()
-        return await self.admins[at].advance_plan(pb.AdvancePlanRequest(id=plan_id))
+        return await self.admins[which].advance_plan(pb.AdvancePlanRequest(id=plan_id))
 
     async def carry_out(self) -> pb.Plan:
         for _ in range(500):

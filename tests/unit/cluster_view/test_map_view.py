@@ -52,13 +52,19 @@ def test_a_node_that_should_not_have_a_shard_does_not_grow_one_again() -> None:
 
 
 def test_a_node_speaks_for_shards_that_it_has_or_is_to_have() -> None:
-    at = around("n1")
-    assert [at.may_speak_for(name, 0, 1) for name in ("n1", "n2", "n3", "n4", "n5")] == [True, True, True, False, False]
+    view = around("n1")
+    assert [view.may_speak_for(name, 0, 1) for name in ("n1", "n2", "n3", "n4", "n5")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     moving = around("n1", replace(SHARD, replicas=("n2", "n3", "n4"), leaving=(IDS["n1"],)))
     assert all(moving.may_speak_for(name, 0, 1) for name in ("n1", "n2", "n3", "n4"))
-    assert not at.may_speak_for("n2", 1, 1), "nobody has heard of that shard"
-    assert not at.may_speak_for("n2", 0, 2), "nor of that life of it"
-    assert at.may_speak_for("n2", 0, 0)
+    assert not view.may_speak_for("n2", 1, 1), "nobody has heard of that shard"
+    assert not view.may_speak_for("n2", 0, 2), "nor of that life of it"
+    assert view.may_speak_for("n2", 0, 0)
 
 
 def test_a_node_that_is_leaving_listens_to_nobody() -> None:

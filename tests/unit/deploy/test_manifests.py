@@ -411,16 +411,16 @@ def test_a_shard_is_recovered_in_an_order_that_works() -> None:
     section = page.partition("## A majority is lost\n")[2].partition("\n## ")[0]
     steps = [line.removeprefix("kubectl -n holdfast ") for line in section.splitlines() if line.startswith("kubectl")]
 
-    def at(beginning: str) -> int:
+    def nth(beginning: str) -> int:
         [found] = [number for number, step in enumerate(steps) if step.startswith(beginning)]
         return found
 
     order = [
-        at("scale deployment holdfast-rebalancer --replicas=0"), at("scale statefulset holdfast-broker --replicas=0"),
-        at("delete pod --selector"), at("apply -f recovering.yaml"),
-        at("exec recovering -- holdfast shard recover 3 --data-dir /var/lib/holdfast/data --i-accept-data-loss"),
-        at("delete pod recovering"), at("delete pvc data-holdfast-broker-0 data-holdfast-broker-2"),
-        at("scale statefulset holdfast-broker --replicas=3"), at("scale deployment holdfast-rebalancer --replicas=2"),
+        nth("scale deployment holdfast-rebalancer --replicas=0"), nth("scale statefulset holdfast-broker --replicas=0"),
+        nth("delete pod --selector"), nth("apply -f recovering.yaml"),
+        nth("exec recovering -- holdfast shard recover 3 --data-dir /var/lib/holdfast/data --i-accept-data-loss"),
+        nth("delete pod recovering"), nth("delete pvc data-holdfast-broker-0 data-holdfast-broker-2"),
+        nth("scale statefulset holdfast-broker --replicas=3"), nth("scale deployment holdfast-rebalancer --replicas=2"),
     ]  # fmt: skip
     assert order == sorted(order)
     assert not [line for line in page.splitlines() if "--all " in line and "--selector" in line], "kubectl refuses both"

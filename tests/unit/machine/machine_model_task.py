@@ -122,9 +122,9 @@ def ids_from(task_id: bytes, count: int) -> list[bytes]:
 
 def tasks_of(new: NewRun) -> list[NewTask]:
     """A run, told task by task. Payloads are shorter than 128 bytes here."""
-    tasks, at = [], 0
+    tasks, offset = [], 0
     for place in range(0, len(new.sizes), 4):
-        payload = new.payloads[at : (at := at + int.from_bytes(new.sizes[place : place + 4], "big"))]
+        payload = new.payloads[offset : (offset := offset + int.from_bytes(new.sizes[place : place + 4], "big"))]
         envelope = new.header + (bytes((26, len(payload))) + payload if payload else b"")
         tasks.append(
             NewTask(

@@ -87,8 +87,8 @@ def test_bytes_that_encode_never_writes_are_refused() -> None:
     started = bytearray(entries.encode(entries.LeaderStarted(1, True)))
     started[-1] = 2
     ack = bytearray(entries.encode(entries.Ack(1, 1, [entries.AckItem(bytes(16), 1, None, ())])))
-    at = ack.rindex(b"\xff" * 8)
-    ack[at : at + 8] = b"\x80" + bytes(7)
+    offset = ack.rindex(b"\xff" * 8)
+    ack[offset : offset + 8] = b"\x80" + bytes(7)
     for data in (started, ack):
         with pytest.raises(DecodeError):
             entries.decode(bytes(data))

@@ -148,8 +148,8 @@ class BadRoad(RuleBasedStateMachine):
     @rule(which=st.integers(0, 20), stays=st.booleans())
     def arrive(self, which: int, stays: bool) -> None:
         """Any batch, old or new, maybe not for the last time."""
-        at = which % len(self.road)
-        first, sent = self.road[at] if stays else self.road.pop(at)
+        chosen = which % len(self.road)
+        first, sent = self.road[chosen] if stays else self.road.pop(chosen)
         tasks = [new_task(envelope=envelope) for _, envelope in sent]
         (outcome,) = self.destination.apply(entries.Receive(START_MS, 1, 1, first, DEAD_KEEP_MS, tasks))
         assert isinstance(outcome, Received), "a relay that waits for answers never makes a gap"

@@ -196,9 +196,9 @@ def test_ages_are_read_in_order(steps: list[tuple[int, str]], start: int, pages:
 
     assert read_oldest(ages.kv, ready_in, QUEUE, start) == (expected[0] if expected else None)
     found: list[tuple[int, bytes]] = []
-    at: int | None = start
-    while at is not None:
-        read, at = read_ages(ages.kv, ready_in, QUEUE, at, pages)
+    position: int | None = start
+    while position is not None:
+        read, position = read_ages(ages.kv, ready_in, QUEUE, position, pages)
         found += read
     assert found == expected
 

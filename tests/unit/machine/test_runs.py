@@ -123,9 +123,9 @@ def test_long_runs_are_cut_and_keep_their_ids(shard: RunShard, monkeypatch: pyte
 def test_a_slice_is_read_in_one_go(shard: RunShard) -> None:
     first = shard.enqueue_run(b"a", b"bb", b"", b"d").task_id
     reader = shard.machine.reader
-    for each in (reader, Reader(shard.kv)):  # with the run at hand, and without
-        assert each.run_slice(later_task_id(first, 1), 2) == (b"", [b"bb", b""])
-        assert each.run_slice(bytes(16), 2) is None
+    for looked in (reader, Reader(shard.kv)):  # with the run at hand, and without
+        assert looked.run_slice(later_task_id(first, 1), 2) == (b"", [b"bb", b""])
+        assert looked.run_slice(bytes(16), 2) is None
     view = reader.task(later_task_id(first, 1), shard.now_ms)
     assert view is not None
     assert (view.execution.state, view.envelope) == (READY, b"\x1a\x02bb")

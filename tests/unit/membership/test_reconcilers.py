@@ -477,15 +477,15 @@ async def test_an_etcd_without_the_cluster_says_nothing_about_its_queues() -> No
     shard = Shard()
     etcd, store, host = await with_queues(shard)
     await set_attempts(store, "q", 3)
-    at = await read_map(etcd)
+    partition_map = await read_map(etcd)
     await set_attempts(store, "q", 9)
     await reconcile(etcd, store, host)
     logged = dict(shard.settings)
     empty = make_store(FakeEtcd())
-    await QueueReconciler(host, empty, MapClusterView(IDS["a"], at)).poll()
+    await QueueReconciler(host, empty, MapClusterView(IDS["a"], partition_map)).poll()
     _, other, _ = await with_queues(Shard())
     await set_attempts(other, "q", 5)
-    await QueueReconciler(host, other, MapClusterView(IDS["a"], at)).poll()
+    await QueueReconciler(host, other, MapClusterView(IDS["a"], partition_map)).poll()
     assert shard.settings == logged
 
 

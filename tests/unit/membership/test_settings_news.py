@@ -64,8 +64,8 @@ async def stage() -> Stage:
     store = make_store(etcd)
     await store.init_cluster(SHARDS, 3)
     await store.set_queue("spread", QueueChange(placement=Spread(SHARDS)))
-    at = await read_map(etcd)
-    return Stage(etcd, store, {name: MapClusterView(name, at) for name in ("a", "b", "c")})
+    partition_map = await read_map(etcd)
+    return Stage(etcd, store, {name: MapClusterView(name, partition_map) for name in ("a", "b", "c")})
 
 
 async def test_while_all_know_the_same_nothing_is_told(stage: Stage) -> None:

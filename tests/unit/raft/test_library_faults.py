@@ -398,9 +398,9 @@ def test_bytes_of_a_stranger_library() -> None:
     library: Any = SyncObj("127.0.0.1:1", [], settings)
     try:
         address = library._SyncObj__transport._server._TcpServer__socket.getsockname()
-        with closing(socket.create_connection(address)) as stranger:
+        with closing(socket.create_connection(address)) as unknown:
             library.doTick(EVENT_S)  # takes the connection in
-            stranger.sendall(library_frame())
+            unknown.sendall(library_frame())
             library.doTick(EVENT_S)
         assert ran == ["it ran"]
     finally:

@@ -484,7 +484,7 @@ async def test_the_log_of_a_node_without_replicas_is_cut(broker: Broker) -> None
 
 
 async def test_a_cut_that_comes_late_takes_nothing_from_who_came_back(broker: Broker) -> None:
-    """What it goes by is of a former life, which had more than the new one has yet."""
+    """What it goes by is of a former incarnation, which had more than the new one has yet."""
     thread, state = Held(), State(broker)
     one = checkpointer(broker, state, Moments(), thread)
     for _ in range(20):

@@ -89,14 +89,14 @@ async def test_other_queues_do_not_disturb_a_wait(shop: Shop) -> None:
 
 
 def test_queues_move_when_they_are_visible_elsewhere() -> None:
-    at = home_shard("q", 4)
-    other = (at + 1) % 4
+    home = home_shard("q", 4)
+    other = (home + 1) % 4
     empty = PartitionMap(cluster_name="c", revision=1, cluster=ClusterRecord("c" * 32, 4, 3))
     record = QueueRecord(generation=1, sets=((1, (other,)),))
     pinned = replace(empty, queues={"q": record})
     assert moved_queues(empty, pinned) == ["q"]
     assert moved_queues(pinned, empty) == ["q"]
     assert moved_queues(pinned, replace(pinned, queues={"q": record, "r": QueueRecord()})) == []
-    draining = replace(pinned, queues={"q": replace(record, draining=((at + 2) % 4,))})
+    draining = replace(pinned, queues={"q": replace(record, draining=((home + 2) % 4,))})
     assert moved_queues(pinned, draining) == ["q"]
     assert moved_queues(PartitionMap(cluster_name="c"), pinned) == []

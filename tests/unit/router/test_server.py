@@ -141,11 +141,11 @@ async def test_calls_that_wait_hear_of_queues_on_other_shards(
     await until_ready(router)
     heard: asyncio.Queue[list[str]] = asyncio.Queue()
 
-    def tell(_waits: SharedWaits, queues: list[str]) -> None:
+    def notify(_waits: SharedWaits, queues: list[str]) -> None:
         if queues:
             heard.put_nowait(queues)
 
-    monkeypatch.setattr(SharedWaits, "routes_changed", tell)
+    monkeypatch.setattr(SharedWaits, "routes_changed", notify)
     await etcd.commit([], [Put(KEYS.queue("paused"), QueueRecord(policy=PolicyRecord(paused=True)).encode())])
     await etcd.commit([], [Put(KEYS.queue("pinned"), QueueRecord(generation=1, sets=((1, (3,)),)).encode())])
     assert await asyncio.wait_for(heard.get(), 10) == ["pinned"]
@@ -221,7 +221,7 @@ async def test_replicas_are_looked_for_at_everybody_who_may_know(etcd: FakeEtcd)
     await etcd.commit([], [Put(KEYS.leader(0), LeaderRecord("n1", GROUP, 5).encode())])
     loaded = PartitionMap.load("holdfast", await etcd.read(KEYS.prefix))
     assert routes.leader_hint(0) == ("n1:1", 5)
-    # A hint of the shard's former life is none.
+    # A hint of the shard's former incarnation is none.
     await etcd.commit([], [Put(KEYS.leader(0), LeaderRecord("n1", mapped_group(2, 1), 900).encode())])
     loaded = PartitionMap.load("holdfast", await etcd.read(KEYS.prefix))
     assert routes.leader_hint(0) is None

@@ -37,8 +37,10 @@ def test_any_text_means_the_same_as_to_the_machine(text: str) -> None:
 
 @thorough
 @given(made_ids, st.integers(0, 35), st.sampled_from("0789abcfABCg- \n_x٣é"))
-def test_an_id_with_one_character_changed_means_the_same_as_to_the_machine(text: str, at: int, character: str) -> None:
-    changed = text[:at] + character + text[at + 1 :]
+def test_an_id_with_one_character_changed_means_the_same_as_to_the_machine(
+    text: str, position: int, character: str
+) -> None:
+    changed = text[:position] + character + text[position + 1 :]
     assert shard_of_task(changed) == shard_as_the_machine_reads_it(changed)
 
 

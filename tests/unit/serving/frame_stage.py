@@ -56,10 +56,10 @@ class Owner:
 
     def serve(self, *, frames_port: int | None = 0, **limits: int) -> RouterServer:
         bounds = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 10_000} | limits
-        at = None if frames_port is None else FramesAt(frames_port, lambda: self.name)
+        where = None if frames_port is None else FramesAt(frames_port, lambda: self.name)
         return RouterServer(
             self, self.metrics, ServerLimits(**bounds), batch_bytes_max=4 * MIB, readiness=lambda: (True, ""),
-            frames_at=at,
+            frames_at=where,
         )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ class RawCaller:
 
 def frames_of(server: RouterServer) -> Any:
     """The part of it that a test looks into."""
-    return server.calls.frames
+    return server.frames
 
 
 async def until(is_so: Any) -> None:

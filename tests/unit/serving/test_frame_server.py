@@ -238,8 +238,8 @@ async def test_bodies_that_come_slowly_leave_room_for_those_that_come_at_once(ow
         connection.poll(time.monotonic() + module.SLOW_SECONDS + 1)
     await until(lambda: len(frames_of(server).connections) == 1)
     assert server.intake.bytes == 0
-    for each in (*slow, caller):
-        await each.close()
+    for peer in (*slow, caller):
+        await peer.close()
     await server.stop(0)
 
 

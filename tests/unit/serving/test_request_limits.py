@@ -162,13 +162,13 @@ SINGLE = [(method, path) for method, path in REPEATED if any(not field.is_repeat
 @pytest.mark.parametrize(("method", "path"), SINGLE, ids=[f"{method}-{name_of(path)}" for method, path in SINGLE])
 def test_what_is_there_once_is_not_merged_of_many(method: str, path: tuple[Any, ...]) -> None:
     """Each part has no more than allowed, and together they have as much as anybody likes."""
-    at = next(index for index, field in enumerate(path) if not field.is_repeated)
+    repeated = next(index for index, field in enumerate(path) if not field.is_repeated)
     unknown = wrapped(200, bytes(8000))  # so that somebody looks
-    many = wrapped(path[at].number, body_of(path[at + 1 :], 60) + unknown) * 50
-    for field in reversed(path[:at]):
+    many = wrapped(path[repeated].number, body_of(path[repeated + 1 :], 60) + unknown) * 50
+    for field in reversed(path[:repeated]):
         many = wrapped(field.number, many)
     if limit_of(method).bytes_max > len(many):
-        assert refusal(method, many) == ("TOO_LARGE", name_of(path[: at + 1]), "1")
+        assert refusal(method, many) == ("TOO_LARGE", name_of(path[: repeated + 1]), "1")
 
 
 def test_follow_ups_are_counted_over_all_acks() -> None:

@@ -165,10 +165,10 @@ def test_no_body_costs_more_than_the_largest_good_one() -> None:
     class Watched(bytes):
         read = 0
 
-        def __getitem__(self, at: object) -> int:  # type: ignore[override]
+        def __getitem__(self, key: object) -> int:  # type: ignore[override]
             Watched.read += 1
-            assert isinstance(at, int)
-            return super().__getitem__(at)
+            assert isinstance(key, int)
+            return super().__getitem__(key)
 
     with pytest.raises(TooManyFieldsError):
         scan(Watched(with_length(TASKS, b"") * (8 << 20)), Shape(1064))

@@ -125,10 +125,10 @@ def test_a_lost_identity_is_not_replaced(tmp_path: Path, content: bytes | None) 
         DataDir.open(tmp_path)
 
 
-@pytest.mark.parametrize("stranger", ["notes.txt", "log/old", "state/old", "CURRENT"])
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, stranger: str) -> None:
-    (tmp_path / stranger).parent.mkdir(exist_ok=True)
-    (tmp_path / stranger).write_text("mine")
+@pytest.mark.parametrize("unknown", ["notes.txt", "log/old", "state/old", "CURRENT"])
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, unknown: str) -> None:
+    (tmp_path / unknown).parent.mkdir(exist_ok=True)
+    (tmp_path / unknown).write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataDirError, match="not a Holdfast data directory"):
         DataDir.open(tmp_path)

@@ -318,20 +318,20 @@ async def test_the_sender_stays_within_its_window_and_goes_where_it_is_asked_to(
     def place(number: int, offset: int) -> SnapshotWants:
         return SnapshotWants(5, begin.id, number, offset)
 
-    def at(said: list[SnapshotMessage]) -> list[tuple[int, int]]:
+    def places(said: list[SnapshotMessage]) -> list[tuple[int, int]]:
         return [(part.file_number, part.offset) for part in said if isinstance(part, SnapshotChunk)]
 
-    assert at(await stage.hear(place(1, 300))) == [(1, 300), (1, 400)], "what is there already is skipped"
-    assert at(await stage.hear(place(1, 400))) == [(1, 500)]
-    assert at(await stage.hear(place(1, 300))) == [], "an old answer"
+    assert places(await stage.hear(place(1, 300))) == [(1, 300), (1, 400)], "what is there already is skipped"
+    assert places(await stage.hear(place(1, 400))) == [(1, 500)]
+    assert places(await stage.hear(place(1, 300))) == [], "an old answer"
     for wrong in (place(1, 1001), place(4, 0), replace(place(1, 900), id=1), BEGIN):
         assert await stage.hear(wrong) == []
     assert await stage.hear(place(1, 900), sender="n3/other") == []
-    assert at(await stage.hear(place(1, 900))) == [(1, 900), (2, 0)]
+    assert places(await stage.hear(place(1, 900))) == [(1, 900), (2, 0)]
     stage.said.clear()
     await asyncio.sleep(1)
     assert [type(message) for message in stage.said] == [SnapshotBegin], "nothing heard: it asks"
-    assert at(await stage.hear(place(1, 0))) == [(1, 0), (1, 100)], "and believes the answer"
+    assert places(await stage.hear(place(1, 0))) == [(1, 0), (1, 100)], "and believes the answer"
     assert await stage.hear(SnapshotDone(5, begin.id, 9, Outcome.INSTALLED)) == []
     assert stage.sender.progress == {}
     await stage.sender.close()

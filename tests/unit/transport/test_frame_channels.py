@@ -125,16 +125,16 @@ async def test_a_call_that_is_given_up(server: Twin, link: FrameLink) -> None:
 
 
 async def test_the_window_is_kept_and_the_queue_leaves_in_its_order(server: Twin, link: FrameLink) -> None:
-    calls = [begin(link, bytes([at]) * 400) for at in range(5)]
+    calls = [begin(link, bytes([nth]) * 400) for nth in range(5)]
     given_up = begin(link, b"x")
     assert [call.is_unsent for call in calls] == [False, False, True, True, True]
     given_up.cancel()
     await failure_of(given_up)
-    for at in range(5):
+    for nth in range(5):
         frame = await server.call()
-        assert frame.body == bytes([at]) * 400
-        server.say(codec.encode(codec.ANSWER, frame.call, bytes([at])))
-    assert [await call.answer() for call in calls] == [bytes([at]) for at in range(5)]
+        assert frame.body == bytes([nth]) * 400
+        server.say(codec.encode(codec.ANSWER, frame.call, bytes([nth])))
+    assert [await call.answer() for call in calls] == [bytes([nth]) for nth in range(5)]
 
 
 async def test_what_is_larger_than_the_window_goes_alone(server: Twin, link: FrameLink) -> None:

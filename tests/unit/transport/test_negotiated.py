@@ -108,9 +108,9 @@ async def test_another_server_behind_the_port_is_left_and_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(module, "BACKOFF", Backoff(first_s=0.0, max_s=0.0))
-    told = server.calls.grpc
-    port, tells = server.frames_port, told.where_frames_are
-    monkeypatch.setattr(told, "where_frames_are", lambda: f"{port} another")
+    announced = server.grpc
+    port, announces = server.frames_port, announced.where_frames_are
+    monkeypatch.setattr(announced, "where_frames_are", lambda: f"{port} another")
     with caplog.at_level(logging.INFO, logger="holdfast.transport"):
         for _ in range(4):
             await call(channels, address)
@@ -118,7 +118,7 @@ async def test_another_server_behind_the_port_is_left_and_said_once(
     assert channels.frames[address].failures >= 2
     assert len([record for record in caplog.records if "No frames at" in record.message]) == 1
     assert server.frame_calls == 0
-    monkeypatch.setattr(told, "where_frames_are", tells)
+    monkeypatch.setattr(announced, "where_frames_are", announces)
     await call(channels, address)
     await connecting_ends(channels, address)
     await call(channels, address)
@@ -138,9 +138,9 @@ async def test_a_port_that_cannot_be_reached_is_tried_again_later(
     await call(channels, address)
 
 
-@pytest.mark.parametrize("told", ["", "no number", "0 name", "65536 name", "99999999999999999999 name", "-1 name"])
-async def test_nonsense_about_frames_is_no_port(channels: NegotiatedChannels, address: str, told: str) -> None:
-    channels.learn(address, told)
+@pytest.mark.parametrize("announced", ["", "no number", "0 name", "65536 name", "99999999999999999999 name", "-1 name"])
+async def test_nonsense_about_frames_is_no_port(channels: NegotiatedChannels, address: str, announced: str) -> None:
+    channels.learn(address, announced)
     assert not channels.frames[address].is_connecting
     assert await call(channels, address) == b"answer"
 

@@ -275,8 +275,8 @@ def test_no_bit_of_a_record_can_change_under_a_running_log(is_reopened: bool) ->
         log = reopen(disk)
     assert indexes(log) == [1, 2, 3]
     for bit in range(RECORD_BITS):
-        at = RECORD_STARTS[2] + bit // 8
-        disk.flip_bit(FIRST, at, bit % 8)
+        byte_offset = RECORD_STARTS[2] + bit // 8
+        disk.flip_bit(FIRST, byte_offset, bit % 8)
         reading = log.entries(1, 0)
         assert next(reading).index == 1
         with pytest.raises(LogDamagedError) as caught:
@@ -284,7 +284,7 @@ def test_no_bit_of_a_record_can_change_under_a_running_log(is_reopened: bool) ->
         assert (caught.value.file, caught.value.offset) == (FIRST, RECORD_STARTS[2])
         assert caught.value.reason == "entry 2 of shard 1 is not as it was written"
         assert next(log.entries(1, 2)).index == 3
-        disk.flip_bit(FIRST, at, bit % 8)
+        disk.flip_bit(FIRST, byte_offset, bit % 8)
     assert indexes(log) == [1, 2, 3]
 
 

@@ -43,7 +43,7 @@ class Alerts:
         self._now_ms = now_ms
         self._notifier = notifier
         self._on: dict[bytes, _Alert] = {}
-        self._looked_up_to: bytes | None = b""  # whether queues have crossed before this node led; None: all are known
+        self._scanned_up_to: bytes | None = b""  # whether queues have crossed before this node led; None: all are known
 
     def follow(self, queues: Iterable[bytes]) -> None:
         """Takes note of queues that have more dead letters, or another policy."""
@@ -64,13 +64,13 @@ class Alerts:
 
     def _check_earlier(self) -> None:
         """The former leader may have ended before anybody was told. A look is short, however many queues there are."""
-        if self._looked_up_to is None:
+        if self._scanned_up_to is None:
             return
-        rows, more = self._reader.all_settings(self._looked_up_to, SCANNED_MAX)
+        rows, more = self._reader.all_settings(self._scanned_up_to, SCANNED_MAX)
         for queue, settings in rows:
             if PolicyMessage.FromString(settings.policy).dead_alert_at:
                 self._poll_one(queue)
-        self._looked_up_to = rows[-1][0] if more else None
+        self._scanned_up_to = rows[-1][0] if more else None
 
     def _notify_again(self) -> None:
         before_ms = self._now_ms() - AGAIN_MS

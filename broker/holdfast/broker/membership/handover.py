@@ -213,10 +213,10 @@ class NodeHandover:
             yield reported[number][1] if number in reported else ShardSight(number)
 
 
-def _seen(looked: asyncio.Task[HandoverView]) -> None:
+def _seen(polled: asyncio.Task[HandoverView]) -> None:
     """Whoever asked may have gone: then nobody else wants to know what went wrong."""
-    if not looked.cancelled():
-        looked.exception()
+    if not polled.cancelled():
+        polled.exception()
 
 
 def _term(reported: tuple[int, ShardSight]) -> int:
