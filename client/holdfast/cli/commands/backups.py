@@ -11,7 +11,17 @@ from holdfast.backup.manifest import Manifest
 from holdfast.backup.restoring import next_incarnations
 from holdfast.backup.store import Store
 from holdfast.cli import backups, options, output, records, times
-from holdfast.cli.commands.shared import Address, DryRun, Json, epilog, group, parsed, print_problems, time_limit_s
+from holdfast.cli.commands.shared import (
+    Address,
+    DryRun,
+    Json,
+    epilog,
+    group,
+    parsed,
+    print_problems,
+    time_limit_s,
+    timeout_option,
+)
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, usage
 from holdfast.client.aio import DEFAULT_ADDRESS
 
@@ -32,12 +42,7 @@ _Key = Annotated[
     Path | None,
     typer.Option("--encrypt", metavar="KEYFILE", help="The key that files are encrypted with: 64 hex digits."),
 ]
-_Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", parser=time_limit_s, metavar="TIME", help="How long one call may take: 30s, 5m.", show_default="1m"
-    ),
-]
+_Timeout = Annotated[float, timeout_option("How long one call may take: 30s, 5m.", shown="1m")]
 
 
 @backup_app.command(

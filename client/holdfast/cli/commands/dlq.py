@@ -23,6 +23,7 @@ from holdfast.cli.commands.shared import (
     group,
     parsed,
     print_problem,
+    print_task,
     with_options,
 )
 from holdfast.cli.dead_letters import LetterAction, LetterTally, Verb
@@ -142,11 +143,7 @@ def dlq_show(
     as_json: Json = False,
 ) -> None:
     """Show a dead letter: why it died, its last error with the traceback, its attempts and its payload."""
-    info = calls.get_dead_letter(address, timeout_s, task_id)
-    if as_json:
-        records.print_json(records.task_json(info))
-    else:
-        output.print_task(info)
+    print_task(calls.get_dead_letter(address, timeout_s, task_id), as_json=as_json)
 
 
 @dlq_app.command(

@@ -20,7 +20,7 @@ from holdfast.cli.commands.shared import (
     with_options,
 )
 from holdfast.cli.problems import CommandFailed, problem_of, usage
-from holdfast.client import CatchUp, InvalidArgument, Overlap, Schedule
+from holdfast.client import CatchUp, InvalidArgument, Overlap, Schedule, ScheduleInfo
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
 
 schedule_app = group("Make tasks by the clock: put schedules, look at them, pause, resume and remove them.")
@@ -105,11 +105,7 @@ def schedule_put(
         parsed("--catch-up", options.one_of(CatchUp), catch_up) or CatchUp.ONE,
         parsed("--overlap", options.one_of(Overlap), overlap) or Overlap.ALLOW,
     )
-    info = schedule_calls.put(address, timeout_s, schedule, must_be_new=must_be_new, paused=paused)
-    if as_json:
-        records.print_json(schedule_output.schedule_json(info))
-    else:
-        output.print_rows(schedule_output.schedule_rows(info))
+    _print_schedule(schedule_calls.put(address, timeout_s, schedule, must_be_new=must_be_new, paused=paused), as_json)
 
 
 def _expression(cron: str | None, every: str | None) -> str:
@@ -162,7 +158,10 @@ def schedule_show(
     as_json: Json = False,
 ) -> None:
     """Show a schedule: when it fires, what tasks it makes, and what has come of it."""
-    info = schedule_calls.get(address, timeout_s, queue, name)
+    _print_schedule(schedule_calls.get(address, timeout_s, queue, name), as_json)
+
+
+def _print_schedule(info: ScheduleInfo, as_json: bool) -> None:
     if as_json:
         records.print_json(schedule_output.schedule_json(info))
     else:
@@ -179,10 +178,7 @@ def schedule_pause(
 ) -> None:
     """Make no more tasks until it is resumed. Ticks that pass meanwhile are not made up for."""
     info = schedule_calls.pause(address, timeout_s, queue, name, paused=True)
-    if as_json:
-        records.print_json(schedule_output.schedule_json(info))
-    else:
-        output.print_line(f"Schedule {name} of queue {queue} is paused.")
+    _print_changed(info, f"Schedule {name} of queue {queue} is paused.", as_json=as_json)
 
 
 @schedule_app.command("resume", epilog=epilog("holdfast schedule resume nightly --queue reports"))
@@ -195,10 +191,15 @@ def schedule_resume(
 ) -> None:
     """Go on with the next tick from now on."""
     info = schedule_calls.pause(address, timeout_s, queue, name, paused=False)
+    goes_on = f"Schedule {name} of queue {queue} goes on: next {schedule_output.shown_next(info)}."
+    _print_changed(info, goes_on, as_json=as_json)
+
+
+def _print_changed(info: ScheduleInfo, sentence: str, *, as_json: bool) -> None:
     if as_json:
         records.print_json(schedule_output.schedule_json(info))
     else:
-        output.print_line(f"Schedule {name} of queue {queue} goes on: next {schedule_output.shown_next(info)}.")
+        output.print_line(sentence)
 
 
 @schedule_app.command("rm", epilog=epilog("holdfast schedule rm nightly --queue reports"))

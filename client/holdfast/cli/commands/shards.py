@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli import backups, calls, cluster_calls, cluster_output, cluster_records, output, records
 from holdfast.cli.commands import shard_plans
-from holdfast.cli.commands.shared import Address, Json, Shard, Timeout, epilog, group, print_problems, time_limit_s
+from holdfast.cli.commands.shared import Address, Json, Shard, Timeout, epilog, group, print_problems, timeout_option
 from holdfast.cli.problems import ExitCode, Problem, not_current, problem_of, usage
 from holdfast.client import HoldfastError, NodeReport, ReplicaHash, ReplicaRole, ShardHash
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S
@@ -31,14 +31,7 @@ _HASH_TIMEOUT_S = 30.0
 def shard_ls(
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            parser=time_limit_s,
-            metavar="TIME",
-            help="How long to wait for nodes that do not answer: 500ms, 3s, …",
-            show_default="3s",
-        ),
+        float, timeout_option("How long to wait for nodes that do not answer: 500ms, 3s, …", shown="3s")
     ] = _LS_TIMEOUT_S,
     as_json: Json = False,
 ) -> int:
@@ -154,14 +147,7 @@ def shard_hash(
     ] = None,
     address: Address = DEFAULT_ADDRESS,
     timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            parser=time_limit_s,
-            metavar="TIME",
-            help="How long a shard may take, with replicas that are behind: 30s, 5m.",
-            show_default="30s",
-        ),
+        float, timeout_option("How long a shard may take, with replicas that are behind: 30s, 5m.", shown="30s")
     ] = _HASH_TIMEOUT_S,
     as_json: Json = False,
 ) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli import calls, options, output, records, times
 from holdfast.cli.problems import EXIT_CODE_MEANINGS, CommandFailed, ExitCode, Problem, problem_of, usage
-from holdfast.client import Rejected
+from holdfast.client import Rejected, TaskInfo
 from holdfast.client.aio import DEFAULT_ADDRESS
 from holdfast.client.app import ADDRESS_VARIABLE
 
@@ -43,6 +43,11 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def timeout_option(help_text: str, *, shown: str) -> Any:
+    """`shown`: what it is if it is not given, as people write it."""
+    return typer.Option("--timeout", parser=time_limit_s, metavar="TIME", help=help_text, show_default=shown)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON; errors too, on standard error.")]
 Address = Annotated[
     str,
@@ -54,16 +59,7 @@ Address = Annotated[
         help="Where the server is; nodes of a cluster with commas between them.",
     ),
 ]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        parser=time_limit_s,
-        metavar="TIME",
-        help="How long to wait for an answer: 500ms, 30s, …",
-        show_default="10s",
-    ),
-]
+Timeout = Annotated[float, timeout_option("How long to wait for an answer: 500ms, 30s, …", shown="10s")]
 Queue = Annotated[
     str,
     typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False, autocompletion=complete_queue),
@@ -115,6 +111,13 @@ def confirm(what: str, *, warning: str = "") -> None:
         raise usage(f"Expected --yes to {what}, because there is no terminal to ask at.")
     if not output.confirmed(f"{what[0].upper()}{what[1:]}?{warning}"):
         raise CommandFailed(Problem(ExitCode.REFUSED, "DECLINED", "Nothing was changed: the answer was no."))
+
+
+def print_task(info: TaskInfo, *, as_json: bool) -> None:
+    if as_json:
+        records.print_json(records.task_json(info))
+    else:
+        output.print_task(info)
 
 
 def print_refusals(answers: Sequence[tuple[str, str, object]], *, as_json: bool) -> ExitCode:

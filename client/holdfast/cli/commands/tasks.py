@@ -21,7 +21,8 @@ from holdfast.cli.commands.shared import (
     parsed,
     print_problem,
     print_refusals,
-    time_limit_s,
+    print_task,
+    timeout_option,
     with_options,
 )
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, no_result, usage
@@ -57,13 +58,7 @@ _RequestIdTtl = Annotated[
 ]
 _EnqueueTimeout = Annotated[
     float | None,
-    typer.Option(
-        "--timeout",
-        parser=time_limit_s,
-        metavar="TIME",
-        help="How long to wait for an answer, or with --wait for the end of the task.",
-        show_default="10s, or for ever",
-    ),
+    timeout_option("How long to wait for an answer, or with --wait for the end of the task.", shown="10s, or for ever"),
 ]
 _Wait = Annotated[
     bool, typer.Option("--wait", help="Wait until it has finished and show its result, as `holdfast task wait` does.")
@@ -136,11 +131,7 @@ def task_get(
     as_json: Json = False,
 ) -> None:
     """Show a task: its state, its attempts so far, its payload, and its result or last error."""
-    info = calls.get_task(address, timeout_s, task_id)
-    if as_json:
-        records.print_json(records.task_json(info))
-    else:
-        output.print_task(info)
+    print_task(calls.get_task(address, timeout_s, task_id), as_json=as_json)
 
 
 @task_app.command(
@@ -152,16 +143,7 @@ def task_get(
 )
 def task_wait(
     task_id: TaskId,
-    limit_s: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            parser=time_limit_s,
-            metavar="TIME",
-            help="How long to wait at most: 30s, 5m, 1h.",
-            show_default="for ever",
-        ),
-    ] = None,
+    limit_s: Annotated[float | None, timeout_option("How long to wait at most: 30s, 5m, 1h.", shown="for ever")] = None,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> int:
