@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-_LOOK_EVERY_S = 0.02
+_POLL_EVERY_S = 0.02
 _NORMAL_S = 0.1  # late by so much is nobody, unless the machine is busy
 
 
@@ -32,9 +32,9 @@ def stalls() -> Iterator[Stalled]:
 
     def watch() -> None:
         looked_s = time.monotonic()
-        while not ends.wait(_LOOK_EVERY_S):
+        while not ends.wait(_POLL_EVERY_S):
             before_s, looked_s = looked_s, time.monotonic()
-            late_s = looked_s - before_s - _LOOK_EVERY_S
+            late_s = looked_s - before_s - _POLL_EVERY_S
             if late_s > _NORMAL_S:
                 found.moments.append((looked_s, late_s))
 

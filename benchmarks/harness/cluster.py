@@ -20,7 +20,7 @@ NODES = 3
 # otherwise be given its port, or connect to itself.
 PORTS = range(20_000, 32_000)
 WHOLE_SECONDS_MAX = 60.0
-LOOK_SECONDS = 0.1  # between two looks at the replicas
+POLL_SECONDS = 0.1  # between two polls of the replicas
 ASK_SECONDS_MAX = 2.0
 HASH_SECONDS_MAX = 60.0
 
@@ -137,7 +137,7 @@ class Cluster:
             if time.monotonic() > ends_s:
                 reported = "\n".join(f"{name}: {node.last_line}" for name, node in self.nodes.items())
                 raise BrokenRunError(f"the replicas did not come together within {WHOLE_SECONDS_MAX:g} s:\n{reported}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def check_equal(self, timeout_s: float = HASH_SECONDS_MAX) -> None:
         """Every replica has the same state."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from harness.cluster import HOST, LOOK_SECONDS, WHOLE_SECONDS_MAX, Cluster, free_ports
+from harness.cluster import HOST, POLL_SECONDS, WHOLE_SECONDS_MAX, Cluster, free_ports
 from harness.results import BrokenRunError
 from harness.server import ServerProcess
 from holdfast.client import HoldfastError
@@ -88,7 +88,7 @@ class MappedCluster(Cluster):
         while await self._alive() != self.nodes.keys():
             if time.monotonic() > ends_s:
                 raise BrokenRunError(f"the nodes were not in the map within {WHOLE_SECONDS_MAX:g} s")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _alive(self) -> set[str]:
         try:

@@ -21,7 +21,7 @@ from harness.results import BrokenRunError
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 120.0
 PAUSE_SECONDS_MAX = 10.0
-LOOK_SECONDS = 0.01  # between two looks whether it is ready
+POLL_SECONDS = 0.01  # between two polls whether it is ready
 LINES_KEPT = 40
 
 
@@ -103,7 +103,7 @@ class ServerProcess:
         while not await asyncio.to_thread(self._is_ready):
             if time.monotonic() > self._started_s + START_SECONDS_MAX:
                 raise BrokenRunError(f"the server was not ready within {START_SECONDS_MAX:g} s:\n{self.last_line}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return time.monotonic() - self._started_s
 
     def _is_ready(self) -> bool:

@@ -24,7 +24,7 @@ from peers.tally import DONE, SENT, Tally
 CLIENT_SCRIPT = Path(__file__).resolve().parent.parent / "peer_load.py"
 BATCH_TASKS = 100  # per call, and how many a consumer claims
 CONSUMERS = 2
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 BEGIN_SECONDS_MAX = 60.0  # until all consumers have done something
 STOP_SECONDS_MAX = 60.0
 
@@ -177,7 +177,7 @@ class Stage:
         while (done := self.tally.read(DONE)).active < CONSUMERS and time.monotonic() < ends_s:
             if 0 < self.tally.read(SENT).tasks <= done.tasks:
                 return
-            await consumers.sleep(LOOK_SECONDS)
+            await consumers.sleep(POLL_SECONDS)
         if not done.tasks:
             raise BrokenRunError(f"no task was done within {BEGIN_SECONDS_MAX:g} s: {self.peer.processes.log_end}")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.results import BrokenRunError
 from peers.results import BATCHED, DRAIN, LIVES, PICKUP, SINGLE, Sample
-from peers.stage import BATCH_TASKS, LOOK_SECONDS, Meter, Stage, with_calls
+from peers.stage import BATCH_TASKS, POLL_SECONDS, Meter, Stage, with_calls
 from peers.tally import DONE, SENT
 
 FILLERS = 2
@@ -78,7 +78,7 @@ async def measure_drain(stage: Stage, sizes: Sizes) -> Sample:
             meter = Meter(stage.peer.pids, consumers.pids, done)
         ends_s = time.monotonic() + sizes.drain_seconds_max
         while stage.tally.read(DONE).tasks < sent.tasks and time.monotonic() < ends_s:
-            await consumers.sleep(LOOK_SECONDS)
+            await consumers.sleep(POLL_SECONDS)
         done_now = stage.tally.read(DONE)
         sample = meter.sample(done_now.tasks)
     if done_now.tasks > sent.tasks or (done_now.tasks == sent.tasks and done_now.sum_of_ids != sent.sum_of_ids):
@@ -90,7 +90,7 @@ async def _fill(stage: Stage, sizes: Sizes) -> None:
     async with stage.clients(stage.producers(FILLERS, BATCH_TASKS)) as clients:
         ends_s = time.monotonic() + sizes.fill_seconds_max
         while stage.tally.read(SENT).tasks < sizes.drain_tasks and time.monotonic() < ends_s:
-            await clients.sleep(LOOK_SECONDS)
+            await clients.sleep(POLL_SECONDS)
         await clients.stop()
 
 
@@ -120,7 +120,7 @@ async def measure_pickup(stage: Stage, sizes: Sizes) -> Sample:
         # What is still on its way is the slowest of all, so it must not be left out.
         ends_s = time.monotonic() + sizes.late_seconds_max
         while stage.tally.unfinished and time.monotonic() < ends_s:
-            await consumer.sleep(LOOK_SECONDS)
+            await consumer.sleep(POLL_SECONDS)
         results = await consumer.stop()
     return with_calls(sample, meter, list(results.values()))
 

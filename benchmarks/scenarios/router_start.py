@@ -30,7 +30,7 @@ REPLICATION = 3
 SPREAD = 4  # shards of a queue that has several
 PUTS_PER_COMMIT = 100
 CATCH_UP_SECONDS_MAX = 60.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 AIMS = (
     Aim("exec to ready", "s", Target(2.0)),
@@ -92,7 +92,7 @@ async def _change_every_queue(bench: Bench, etcd: EtcdClient, router: ServerProc
     while (await router.scrape())["holdfast_router_map_revision"] < revision:
         if time.monotonic() > ends_s:
             raise BrokenRunError(f"the router did not see every change within {CATCH_UP_SECONDS_MAX:g} s")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     return Measured(figures={"RSS at its peak, every queue changed": [router.memory().peak_rss_mb]})
 
 

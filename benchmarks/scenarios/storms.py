@@ -34,7 +34,7 @@ SLACK = 1.5  # of that time
 SLACK_SECONDS = 10.0
 STORM_TASKS_PER_S_MIN = 500.0
 STORM_SECONDS_MIN = 60.0
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 METER_LEAD_SECONDS = 0.5  # what the server has done by then is read
 
 _BEFORE, _DURING, _AFTER = "before", "meanwhile", "after"
@@ -194,5 +194,5 @@ async def _wait_for_all(bench: Bench, server: ServerProcess, storm: Storm, began
                 on_progress(tasks - left)
                 if time.monotonic() > began_s + limit_s:
                     raise BrokenRunError(f"{left:,} tasks were not {storm.what} within {limit_s:g} s")
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
     return time.monotonic()

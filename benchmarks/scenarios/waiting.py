@@ -25,7 +25,7 @@ RATE_PER_S = 20.0
 ALL_WAIT_SECONDS_MAX = 60.0
 SETTLE_SECONDS = 35.0  # after the last has come: a poll of each, then all have been told how long to wait
 SETTLE_SECONDS_QUICK = 1.0
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 _IDLE_CPU = "router, idle, CPU"
 
 AIMS = (
@@ -110,7 +110,7 @@ async def _all_wait(cluster: MappedCluster, workers: int) -> None:
     while (waiting := await _waiting(cluster)) < workers:
         if time.monotonic() > ends_s:
             raise BrokenRunError(f"only {waiting:g} of {workers} workers waited after {ALL_WAIT_SECONDS_MAX:g} s")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _waiting(cluster: MappedCluster) -> float:

@@ -15,7 +15,7 @@ REPO = Path(__file__).resolve().parents[2]
 CONCURRENCY = 20
 
 _HOLDFAST = (sys.executable, "-m", "holdfast.cli")
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 _LOG_LINES_SHOWN = 10
 
 
@@ -41,7 +41,7 @@ class Clock:
     def wait_until(self, done: Callable[[], object], what: str) -> None:
         while not done():
             self.check(what)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
 
     def check(self, what: str) -> None:
         if not self.left_s:

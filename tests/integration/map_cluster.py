@@ -14,7 +14,7 @@ from tests.integration.cluster import HOST, LAG_MAX, SETTINGS, NodeProcess, free
 from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
 
 NAME = "tested"
-LOOK_EVERY_S = 0.05
+POLL_EVERY_S = 0.05
 
 
 class RouterProcess(ServerProcess):
@@ -249,7 +249,7 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = 3 * DE
     def poll() -> bool:
         if condition():
             return True
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
         return False
 
     wait_until(poll, what, deadline_s=deadline_s)

@@ -14,7 +14,7 @@ from holdfast.broker.peers.frames import HEAD_BYTES, frame_head
 from holdfast.broker.peers.words import PREFACE, PREFACE_BYTES, Hello, Word, decode_word, encode_word
 
 DEADLINE_S = 30.0  # generous, because the machine may be busy; nothing waits that long unless it is broken
-LOOK_EVERY_S = 0.005
+POLL_EVERY_S = 0.005
 HOST = "127.0.0.1"
 CLUSTER = "test"
 DIGEST = b"the list"
@@ -28,7 +28,7 @@ async def until(poll: Callable[[], object], what: str) -> None:
     while not poll():
         if loop.time() > give_up_s:
             raise AssertionError(f"Expected {what} within {DEADLINE_S:g} s, but it did not happen.")
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_EVERY_S)
 
 
 def node_id(number: int) -> str:

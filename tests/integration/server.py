@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from tests.integration import preloaded
 
 DEADLINE_S = 30.0  # generous, because the machine may be busy; nothing waits that long unless it is broken
-LOOK_EVERY_S = 0.01
+POLL_EVERY_S = 0.01
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def wait_until(poll: Callable[[], T], what: str, *, deadline_s: float = DEADLINE
             return found
         if time.monotonic() > give_up:
             raise AssertionError(f"Expected {what} within {deadline_s:g} s, but it did not happen.")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
 
 
 class Closed(ABC):

@@ -23,7 +23,7 @@ class RebalancerProcess(ServerProcess):
 
     def __init__(self, directory: Path, endpoints: str) -> None:
         directory.mkdir()
-        super().__init__(directory, gone_after_seconds=3, settle_seconds=0.5, look_seconds=0.1)
+        super().__init__(directory, gone_after_seconds=3, settle_seconds=0.5, poll_seconds=0.1)
         self._endpoints = endpoints
 
     def launch(self) -> None:

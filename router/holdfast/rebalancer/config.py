@@ -26,7 +26,7 @@ class RebalancerConfig(MapSettings):
     settle_seconds: float = Field(
         30.0, ge=0, le=_DAY_S, description="how long nodes must have been the same before anything begins"
     )
-    look_seconds: float = Field(1.0, ge=0.05, le=600, description="between two looks at the cluster")
+    poll_seconds: float = Field(1.0, ge=0.05, le=600, description="between two polls of the cluster")
     stuck_seconds: float = Field(600.0, ge=1, le=_DAY_S, description="a plan without progress is given up after this")
 
 

@@ -72,13 +72,13 @@ class Watcher:
             except (EtcdError, RecordError) as error:
                 self._metrics.refused(ETCD_UNAVAILABLE)
                 self._report("put_off", error=str(error))
-            await asyncio.sleep(self._config.look_seconds)
+            await asyncio.sleep(self._config.poll_seconds)
 
     async def poll(self) -> None:
         """Once. Does at most one thing."""
         found = self._follower.map
-        may_look = self._election.is_active or self._dry_run  # who only looks is in nobody's way, and nobody in theirs
-        if not (may_look and self._follower.is_current) or found.cluster is None:
+        may_decide = self._election.is_active or self._dry_run  # who only says what it would do is in nobody's way
+        if not (may_decide and self._follower.is_current) or found.cluster is None:
             self._absences.forget()  # what happened meanwhile was not seen
             return
         record = await self._remember(found)
@@ -145,10 +145,10 @@ class Watcher:
         )
 
     async def _caught_up(self) -> None:
-        """The next look is to see what was written."""
+        """The next poll is to see what was written."""
         revision = (await self._store.etcd.read(self._store.keys.rebalancing)).revision
         with suppress(TimeoutError):
-            await self._follower.wait_until(lambda found: found.revision >= revision, self._config.look_seconds)
+            await self._follower.wait_until(lambda found: found.revision >= revision, self._config.poll_seconds)
 
     async def _advance(self, found: PartitionMap) -> None:
         assert found.plan is not None

@@ -22,7 +22,7 @@ from holdfast.client import GiveUp, Holdfast, RetryAfter, current_task
 
 JOURNAL = "CHORES_JOURNAL"
 LEASE_S = "CHORES_LEASE_S"
-LOOK_EVERY_S = 0.01
+POLL_EVERY_S = 0.01
 
 _lock = threading.Lock()
 _running: Counter[str] = Counter()  # handlers that run at this moment, by queue
@@ -246,7 +246,7 @@ def wait_at(gate: str, *, obeys: bool = False) -> int:
             if obeys and task.should_stop:
                 journal("reported", cancel_requested=task.cancel_requested, lease_lost=task.lease_lost)
                 raise InterruptedError("told to stop")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
     return os.getpid()
 
 
@@ -254,7 +254,7 @@ async def wait_at_async(gate: str) -> int:
     with journalled():
         try:
             while not is_open(gate):
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_EVERY_S)
         except asyncio.CancelledError:
             task = current_task()
             journal("interrupted", cancel_requested=task.cancel_requested, lease_lost=task.lease_lost)
@@ -272,7 +272,7 @@ async def ignore_cancel(gate: str) -> int:
     with journalled():
         while not is_open(gate):
             try:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_EVERY_S)
             except asyncio.CancelledError:
                 journal("ignored")
     return os.getpid()

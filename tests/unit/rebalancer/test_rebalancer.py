@@ -29,7 +29,7 @@ from tests.unit.cluster.cluster_shards import UnknownNodes, WishfulShards, admin
 from tests.unit.cluster.cluster_stage import KEYS, NAME, WAIT_S, add_nodes, following, make_store, node, read_map
 
 SHARDS = 6
-CONFIG = RebalancerConfig(gone_after_seconds=900, settle_seconds=30, look_seconds=0.05, stuck_seconds=300)
+CONFIG = RebalancerConfig(gone_after_seconds=900, settle_seconds=30, poll_seconds=0.05, stuck_seconds=300)
 
 
 @dataclass
