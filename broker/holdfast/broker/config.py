@@ -243,7 +243,7 @@ class BrokerConfig(ClusterSettings):
         if listed and not (self.proves_peers or is_loopback(self.host)):
             rule = (
                 "must be set, to the same secret on all nodes (or peer_certificate, peer_key and peer_authority: TLS), "
-                "because strangers may reach"
+                "because anybody on the network may reach"
             )
             found.append(("cluster_secret_file", rule, "host"))
         return found

@@ -1,4 +1,4 @@
-"""A gRPC server that a stranger can neither fill nor silence: bounds on calls, bytes and connections, refusals that are
+"""A gRPC server that no caller can fill or silence: bounds on calls, bytes and connections, refusals that are
 typed, and health. What the calls do is its owner's.
 
 Handlers are registered as if requests were streams: on the wire there is no difference, and so a call is seen before

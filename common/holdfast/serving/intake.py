@@ -5,7 +5,7 @@ judged by what it is, its name and its metadata, and its body is read when it is
 costs next to nothing, however large it would have been.
 
 How much of a body has come cannot be seen before it is complete. So each one that is read may become as large as any,
-and few are read at a time. A stranger who sends headers and no body would hold what others need. Therefore whoever is
+and few are read at a time. A caller who sends headers and no body would hold what others need. Therefore whoever is
 read while others wait has a moment, in which all that was sent along with the headers has come; large bodies have a few
 places in which they may take longer; connections take turns; and those that kept others waiting for nothing come last.
 """

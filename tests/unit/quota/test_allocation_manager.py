@@ -105,7 +105,7 @@ async def test_a_shard_that_is_given_less_than_it_could_use_does_not_ask_all_the
     assert stage.asked - asked <= 11
 
 
-async def test_a_rate_is_dealt_to_those_who_can_use_it() -> None:
+async def test_a_rate_is_allocated_to_those_who_can_use_it() -> None:
     stage = Stage(3, rate_per_second=10.0, rate_burst=10)
     stage.members[0].enqueue(50)
     await stage.poll(500, work=False)
@@ -263,7 +263,7 @@ async def test_a_home_that_has_not_heard_of_the_spread_deals_nothing() -> None:
     assert other.reported.concurrency == 2
 
 
-async def test_what_the_home_uses_already_is_not_dealt_to_others() -> None:
+async def test_what_the_home_uses_already_is_not_allocated_to_others() -> None:
     """A queue is spread while its home holds all of the cap."""
     stage = Stage(2, concurrency_max=3)
     home, other = stage.members

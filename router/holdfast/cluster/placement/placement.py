@@ -51,7 +51,7 @@ def place(shards: int, replication: int, nodes: Sequence[NodeSpec]) -> dict[int,
     zone_max = zone_limit(replication, len(zone_sizes), zone_sizes, {}, replication)
     zone_room = {zone: shards * min(size, zone_max) for zone, size in zone_sizes.items()}
     shares = fair_shares(shards * replication, ordered, [shards] * len(ordered), zone_room)
-    replicas = _dealt(shards, ordered, shares)
+    replicas = _in_turn(shards, ordered, shares)
     _mix(replicas, ordered, replication, zone_max)
     leaders = _first_leaders(replicas, ordered)
     return {
@@ -259,15 +259,15 @@ def spread_one_each(
     return {shard: next(iter(pool.here)) for shard, pool in pools.items()}
 
 
-def _dealt(shards: int, nodes: Sequence[NodeSpec], shares: Sequence[Fraction]) -> list[set[int]]:
-    """Dealt like cards, node after node, zone after zone: then no shard gets a node twice, or a zone too often."""
+def _in_turn(shards: int, nodes: Sequence[NodeSpec], shares: Sequence[Fraction]) -> list[set[int]]:
+    """Node after node, zone after zone, as cards are dealt: then no shard gets a node twice, or a zone too often."""
     replicas: list[set[int]] = [set() for _ in range(shards)]
-    dealt, due = 0, Fraction(0)
+    placed, due = 0, Fraction(0)
     for index in range(len(nodes)):
         due += shares[index]
-        while dealt < floor(due):
-            replicas[dealt % shards].add(index)
-            dealt += 1
+        while placed < floor(due):
+            replicas[placed % shards].add(index)
+            placed += 1
     return replicas
 
 
