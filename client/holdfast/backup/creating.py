@@ -20,9 +20,11 @@ from holdfast.backup.manifest import Manifest, ShardCopy, StoredFile
 from holdfast.backup.store import CREATE, PRUNE, Store
 from holdfast.client._backups import CHUNK_BYTES, BackupClient, ClusterCopy, Point, SourceFile
 from holdfast.client.errors import HoldfastError, Rejected
+from holdfast.common.backoff import Backoff
 from holdfast.common.service import end_tasks
 
 ATTEMPTS_MAX = 3
+BACKOFF = Backoff(1.0, 2.0)
 SHARDS_AT_ONCE = 16
 KEEP_SECONDS = 60.0  # between signs that the copies are still needed, and that somebody is at work
 
@@ -69,7 +71,7 @@ async def create(
                 )  # fmt: skip
             except _CopiesLostError as error:
                 cause = str(error)
-                await asyncio.sleep(attempt)  # a new leader may be on its way
+                await asyncio.sleep(BACKOFF.longest_s(attempt))  # a new leader may be on its way
         raise BackupError(
             NOT_TAKEN, f"The shards could not be copied together in {ATTEMPTS_MAX} attempts: {cause}.",
             "Leaders change: see `holdfast cluster status`, and try again when the cluster is at rest.",
