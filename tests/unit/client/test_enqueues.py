@@ -13,7 +13,7 @@ from holdfast.client._single_enqueues import SingleEnqueue, SingleEnqueues
 from holdfast.machine.ids import format_task_id, make_task_id
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.transport.channels import CallFailedError, Metadata
-from holdfast.transport.memory import MemoryNetwork
+from holdfast.transport.in_memory import MemoryNetwork
 
 WAIT_S = 20.0
 
