@@ -13,6 +13,8 @@ from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer, 
 from holdfast.client.models import Choice, RetryPolicy, TaskState
 from holdfast.proto.v1 import tasks_pb2 as pb
 
+_PLAIN = frozenset({bytes, float, int, list, str})  # neither nothing, nor one thing that is taken for another
+
 T = TypeVar("T")
 ChoiceT = TypeVar("ChoiceT", bound=Choice)
 MessageT = TypeVar("MessageT", bound=Message)
@@ -73,6 +75,8 @@ def check_number(kind: type[Message], name: str, value: object) -> None:
 def _without_gaps(kind: type[Message], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Protobuf takes None for a zero or an empty text; TypeError where that is something else than nothing."""
     for name, value in values.items():
+        if type(value) in _PLAIN:
+            continue
         check_number(kind, name, value)
         if value is None and not kind.DESCRIPTOR.fields_by_name[name].has_presence:
             raise TypeError

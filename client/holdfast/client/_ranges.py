@@ -29,7 +29,7 @@ class AckBatch:
         first, items = (part.start, items[part.start : part.stop]) if part else (0, items)
         ranges = pb.AckRequest()
         try:
-            groups = [group for group in _stretches(items) if len(group) > 1]
+            groups = [group for group in _stretches(items) if len(group) > 1] if len(items) > 1 else []
             for group in groups:
                 claim = _plain_claim(items[group[0]])
                 assert claim is not None
