@@ -10,10 +10,10 @@ from holdfast.wal.node_log import Flush
 
 
 class AnswersBeforeTheSync(CommitLoop):
-    async def sync(self, flush: Flush, active: list[Replica]) -> None:
+    async def sync(self, flush: Flush, active: list[Replica], applying: list[Replica]) -> None:
         self._finish(active)
         await self.apply(active, callers_first=False)
-        await super().sync(flush, active)
+        await super().sync(flush, active, applying)
 
 
 class CutsWhatTheFlushDidNotReach(Checkpointer):

@@ -318,11 +318,11 @@ class TellsOnlySome(Replica):
 
 
 class NotesWhoIsActive(PausableRounds):
-    async def sync(self, flush: Flush, active: list[Replica]) -> None:
+    async def sync(self, flush: Flush, active: list[Replica], applying: list[Replica]) -> None:
         for replica in self.replicas:
             assert isinstance(replica, TellsOnlySome)
             replica.is_active = replica in active
-        await super().sync(flush, active)
+        await super().sync(flush, active, applying)
 
 
 class BeginsEmpty(Replica):

@@ -33,16 +33,21 @@ class SendingRaft(GroupRaft):
         """Sends entries that the others do not have yet, and no more once it has sent so much. For the leader, after
         proposals were taken. Returns how many bytes it has sent."""
         sent_bytes = 0
-        lacking = self.others if self.role == LEADER else ()
         # One message to each, and again: who is far behind must not hold up the others.
-        while sent_bytes < bytes_max and (lacking := tuple(peer for peer in lacking if self._takes_entries(peer))):
+        while sent_bytes < bytes_max and (lacking := self._lacking()):
             sent_bytes += self._send_appends(lacking)
         return sent_bytes
 
     @property
     def has_to_send(self) -> bool:
         """Whether `replicate` has something to do."""
-        return self.role == LEADER and any(self._takes_entries(peer) for peer in self.others)
+        return bool(self._lacking())
+
+    def _lacking(self) -> list[str]:
+        """Those for whom there are entries; only the leader has any."""
+        last_index = self.last_index
+        others = self.others if self.role == LEADER else ()
+        return [peer for peer in others if self.progress[peer].next_index <= last_index and self._takes_entries(peer)]
 
     def _takes_entries(self, peer: str) -> bool:
         """Whether there are entries for a replica, and it has answered enough of those before."""

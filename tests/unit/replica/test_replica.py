@@ -217,7 +217,7 @@ async def test_a_round_without_room_is_told_to_those_who_had_no_part_in_it(
     assert scene.replica.raft.propose(b"", EntryKind.PROBE) is not None
     flush = scene.log.begin_flush()
     assert flush is not None
-    await scene.commit_loop.sync(flush, [])
+    await scene.commit_loop.sync(flush, [], [])
     assert scene.replica.raft.last_index == scene.log.last_index(SHARD), "it would count what is on no disk of its own"
     monkeypatch.undo()
 

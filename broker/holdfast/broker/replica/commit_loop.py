@@ -244,25 +244,31 @@ class CommitLoop:
         """Returns whether there was anything to sync."""
         delivered = self.deliver(now_s)
         active = self._take_active(delivered, now_s)
-        if not (active or self._leaving or self._log.staged_bytes):
-            return False
-        entries = self.step(active, now_s)
-        self._send(active)
-        self._stage_leaving()
-        flush = self._log.begin_flush()
-        if flush is not None:
-            await self.sync(flush, active)
-            self._metrics.round_entries.observe(entries)
-        else:
-            self._finish(active)
-        await self.apply(active, callers_first=True)
+        applying = list((delivered | {replica.number: replica for replica in active}).values())
+        flush = None
+        if active or self._leaving or self._log.staged_bytes:
+            entries = self.step(active, now_s)
+            self._send(active)
+            self._stage_leaving()
+            flush = self._log.begin_flush()
+            if flush is not None:
+                await self.sync(flush, active, applying)
+                self._metrics.round_entries.observe(entries)
+            else:
+                self._finish(active)
+        await self.apply(applying, callers_first=True)
+        self._end_round(active, applying)
+        return flush is not None
+
+    def _end_round(self, active: list[Replica], applying: list[Replica]) -> None:
         for replica in active:
             if not replica.is_detached:
-                replica.end_round()
                 self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
+        for replica in applying:
+            if not replica.is_detached:
+                replica.end_round()
                 if replica.is_unfinished:
                     self._active[replica.number] = replica
-        return flush is not None
 
     def step(self, active: list[Replica], now_s: float) -> int:
         """Returns how many entries were staged. Whoever had to wait goes first the next time, with its callers and with
@@ -307,17 +313,14 @@ class CommitLoop:
         self._beats = asyncio.get_running_loop().call_later(pause_s, self._beat)
 
     def _take_active(self, delivered: dict[int, Replica], now_s: float) -> list[Replica]:
-        """Those with something to do. The last answers of followers, say, leave nothing to be done."""
+        """Those with something to do before they apply. After an answer of a follower, say, there is nothing."""
         active, self._active = self._active, {}
         for number, deadline_s in self._deadlines_s.items():
             if deadline_s <= now_s:
                 active[number] = self._replicas[number]
         for number, replica in delivered.items():
-            if number not in active:
-                if replica.has_to_act:
-                    active[number] = replica
-                else:
-                    replica.end_round()
+            if number not in active and replica.has_to_step:
+                active[number] = replica
         return list(active.values())
 
     def deliver(self, now_s: float) -> dict[int, Replica]:
@@ -377,12 +380,12 @@ class CommitLoop:
         for identities in together.values():
             self.wire.send(identities, outgoing[identities[0]])
 
-    async def sync(self, flush: Flush, active: list[Replica]) -> None:
-        """Makes a round durable, or drops it if there is no room for it."""
+    async def sync(self, flush: Flush, active: list[Replica], applying: list[Replica]) -> None:
+        """Makes a round durable, or drops it if there is no room for it. `applying`: those who may have to apply."""
         in_line = self._sync_mode.is_in_line(flush.size_bytes)
         syncing = self._begin_sync(flush.run)
         try:
-            await self.apply(active, callers_first=False, syncing=syncing)  # what earlier rounds have committed
+            await self.apply(applying, callers_first=False, syncing=syncing)  # what earlier rounds have committed
             if in_line:
                 syncing.wait(SLOW_SECONDS)
             seconds = await syncing

@@ -142,10 +142,10 @@ class Replica:
         return self.shard.stage(budget)
 
     @property
-    def has_to_act(self) -> bool:
-        """Whether what was delivered leaves something to do, now that nothing else has asked for a round."""
+    def has_to_step(self) -> bool:
+        """Whether what was delivered leaves more to do than to apply, now that nothing else has asked for a round."""
         is_asked = bool(self.raft.ready.after_sync or self._requests or self._new_state)
-        return is_asked or self._led_term != self._serving_term or self.is_unfinished
+        return is_asked or self._led_term != self._serving_term or self._is_to_go_on()
 
     @property
     def _serving_term(self) -> int:
@@ -230,8 +230,10 @@ class Replica:
     @property
     def is_unfinished(self) -> bool:
         """Whether there is something to do that no event will announce."""
-        is_staged = not self.journal.is_durable or self.has_outgoing
-        return is_staged or self.has_to_apply or self.shard.has_work or self.raft.has_to_send
+        return self.has_to_apply or self._is_to_go_on()
+
+    def _is_to_go_on(self) -> bool:
+        return not self.journal.is_durable or self.has_outgoing or self.shard.has_work or self.raft.has_to_send
 
     def dropped(self, refused: RefusedError) -> None:
         """There was no room for the round: what was staged is gone, here. Others may have been sent it.
