@@ -8,7 +8,7 @@ import pytest
 
 from chaos.system.disks import Disk
 from holdfast.machine import entries
-from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import state_hash
 from holdfast.machine.machine import Machine
 from holdfast.raft.messages import Configuration
 from holdfast.storage.rocksdb import RocksState, StateMemory

@@ -24,9 +24,7 @@ from holdfast.broker.replica.shard import Shard
 from holdfast.machine import machine as state_machine
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry
-from holdfast.machine.hashing import state_hash
-from holdfast.machine.invariants import rows_of
-from holdfast.machine.kv import MemoryKV, OrderedKV, Rows
+from holdfast.machine.kv import MemoryKV, OrderedKV, Rows, rows_of, state_hash
 from holdfast.raft.engine import ShardRaft
 from holdfast.raft.journal import found
 from holdfast.raft.library import Timing

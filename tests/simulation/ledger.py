@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from holdfast.machine import keys
 from holdfast.machine.entries import AckItem, FailItem
 from holdfast.machine.ids import token_counter
-from holdfast.machine.invariants import rows_of, violations
-from holdfast.machine.kv import Rows
+from holdfast.machine.invariants import violations
+from holdfast.machine.kv import Rows, rows_of
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Claimed, Failed
 from holdfast.machine.rejections import Rejection

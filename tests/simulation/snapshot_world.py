@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from holdfast.common.backoff import Backoff
 from holdfast.machine import entries
-from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import state_hash
 from holdfast.machine.machine import Machine
 from holdfast.raft.messages import Configuration
 from holdfast.storage.rocksdb import RocksState, StateMemory

@@ -23,7 +23,7 @@ from holdfast.broker.leader.leader import Leadership
 from holdfast.broker.replica import replica as replica_module
 from holdfast.broker.replica.replica import Replica
 from holdfast.machine import keys
-from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import state_hash
 from holdfast.raft import node_journal
 from holdfast.raft.codec import decode_payload
 from holdfast.raft.messages import LogEntry

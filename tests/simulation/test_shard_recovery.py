@@ -28,8 +28,7 @@ from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Mark
 from holdfast.machine.handlers import claiming
-from holdfast.machine.hashing import state_hash
-from holdfast.machine.kv import MemoryKV
+from holdfast.machine.kv import MemoryKV, state_hash
 from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.serving.refusals import RefusedError
 from holdfast.storage.startup_checks import RecoveryError

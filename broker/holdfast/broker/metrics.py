@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from holdfast.broker.histograms import BOUNDS_MS
-from holdfast.serving.metrics import CallMetrics, MethodMetrics, Spread, Total, TotalsBy
+from holdfast.serving.metrics import CallMetrics, Histogram, MethodMetrics, Total, TotalsBy
 
 QUEUES_MAX = 1000
 LATENCIES_MAX = 200  # pairs of queue and type
@@ -69,8 +69,8 @@ class Metrics:
         def gauge(name: str, doc: str) -> Gauge:
             return Gauge(f"holdfast_{name}", doc, registry=self._registry)
 
-        def histogram(name: str, doc: str, bounds: tuple[float, ...]) -> Spread:
-            return Spread(f"holdfast_{name}", doc, bounds, self._registry)
+        def histogram(name: str, doc: str, bounds: tuple[float, ...]) -> Histogram:
+            return Histogram(f"holdfast_{name}", doc, bounds, self._registry)
 
         # What happened to tasks
         self.tasks_enqueued = counter("tasks_enqueued", "Tasks accepted, duplicates not included")

@@ -32,10 +32,9 @@ from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.host import Host, HostListener
-from holdfast.broker.replica.leaderless import Leaderless
 from holdfast.broker.replica.peer_wire import PeerWire
 from holdfast.broker.replica.shard import Shard
-from holdfast.broker.replica.stalls import STALL_SECONDS, Stalls, Written
+from holdfast.broker.replica.stuck_shards import STALL_SECONDS, Leaderless, Stalls, Written
 from holdfast.cluster.connect import connect
 from holdfast.common.metadata import SHARD_KEY
 from holdfast.common.service import Service

@@ -11,7 +11,7 @@ reader.py            read-only looks at a state; whoever is outside reads throug
 runs.py, run_rows.py, run_transitions.py, slices.py, new_runs.py  tasks that were accepted together and are still alike
 task_walk.py, ready_lines.py, running.py  walks over tasks, lines of ready ones, counts of claims
 keys.py, rows.py, ready_rows.py, ids.py  how a state is laid out
-kv.py                the interface to whoever keeps the rows, and its twin in memory
-hashing.py, invariants.py  whether states are equal, and whether one is sound
+kv.py                the interface to whoever keeps the rows, its twin in memory, and whether states are equal
+invariants.py        whether a state is sound
 incarnations.py      a state that begins another incarnation, restored or recovered
 """

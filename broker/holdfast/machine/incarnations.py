@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, ClaimRef, Release
 from holdfast.machine.ids import later_task_id
-from holdfast.machine.invariants import rows_of
-from holdfast.machine.kv import OrderedKV
+from holdfast.machine.kv import OrderedKV, rows_of
 from holdfast.machine.machine import Machine
 from holdfast.machine.rows import Inbox, Meta
 

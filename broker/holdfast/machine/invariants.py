@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from holdfast.machine import keys
 from holdfast.machine.ids import SECRET_BITS, token_counter
-from holdfast.machine.kv import Rows
+from holdfast.machine.kv import Rows, rows_of
 from holdfast.machine.new_runs import unpack_sizes
 from holdfast.machine.ready_rows import SubqueueRow, aged_tasks, ready_row
 from holdfast.machine.rows import (
@@ -43,15 +43,7 @@ from holdfast.machine.run_rows import Run, RunPayloads
 from holdfast.machine.running import claim_row
 from holdfast.machine.runs import index_row
 
-_PAGE_ROWS = 1000
 _FINISHED = (SUCCEEDED, CANCELLED)
-
-
-def rows_of(kv: Rows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All rows of a range, read in pages."""
-    while page := kv.scan(start, stop, _PAGE_ROWS):
-        yield from page
-        start = page[-1][0] + b"\0"
 
 
 def _family(kv: Rows, family: int) -> Iterator[tuple[bytes, bytes]]:

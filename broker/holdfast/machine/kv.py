@@ -1,8 +1,12 @@
-"""The one small interface through which the machine reaches a shard's state, and its in-memory twin."""
+"""The one small interface through which the machine reaches a shard's state, its in-memory twin, and the hash by which
+the states of replicas are compared."""
 
+import hashlib
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
+
+_PAGE_ROWS = 1000
 
 
 class Rows(Protocol):
@@ -57,3 +61,18 @@ class MemoryKV:
     def rows(self) -> dict[bytes, bytes]:
         """A copy of everything."""
         return dict(self._rows)
+
+
+def rows_of(kv: Rows, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All rows of a range, read in pages."""
+    while page := kv.scan(start, stop, _PAGE_ROWS):
+        yield from page
+        start = page[-1][0] + b"\0"
+
+
+def state_hash(kv: Rows) -> str:
+    """Of a whole state: equal on every replica that has applied the same entries."""
+    digest = hashlib.blake2b(digest_size=16)
+    for key, row in rows_of(kv, b"\x00", b"\xff"):
+        digest.update(len(key).to_bytes(4, "big") + key + len(row).to_bytes(4, "big") + row)
+    return digest.hexdigest()

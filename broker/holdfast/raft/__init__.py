@@ -7,9 +7,8 @@ node_journal.py  the one on the node's log
 library.py       the only file that knows pysyncobj: its private names, checked at import, behind plain ones
 membership.py    which changes of a group's members are allowed
 progress.py      what a leader knows of another replica
-ready.py         what a replica has to say, and when it may leave
 group.py         who belongs to the group, by the newest configuration in the log
-sending.py       the next entries for the others: one append, encoded once, for all who are at the same place
+sending.py       what a replica has to say, and when it may leave; one append, encoded once, for all at the same place
 liveness.py      heartbeats, echoes and silences: who is known to be alive
 engine.py        the corrected steps: votes, appends, commits, hand-over, snapshots
 

@@ -64,7 +64,7 @@ class Frame(NamedTuple):
     was_too_large: bool = False  # of one that was passed over
 
 
-class Refused(NamedTuple):
+class Refusal(NamedTuple):
     code: int
     message: str
     details: bytes
@@ -103,7 +103,7 @@ def encode_refusal(call: int, code: int, message: str, details: bytes = b"", *, 
     return _REFUSAL.pack(size, kind, call, code, len(sentence)) + sentence + details
 
 
-def decode_refusal(body: bytes) -> Refused:
+def decode_refusal(body: bytes) -> Refusal:
     """The body of a REFUSAL or an END."""
     if len(body) < _REFUSED.size:
         raise BrokenFrameError("a refusal without a code")
@@ -111,7 +111,7 @@ def decode_refusal(body: bytes) -> Refused:
     stop = _REFUSED.size + size
     if stop > len(body):
         raise BrokenFrameError("a refusal whose message is not complete")
-    return Refused(code, body[_REFUSED.size : stop].decode(errors="replace"), body[stop:])
+    return Refusal(code, body[_REFUSED.size : stop].decode(errors="replace"), body[stop:])
 
 
 class FrameReader:

@@ -83,8 +83,8 @@ class _Buckets:
         family.add_metric(labels, buckets, self.sum)
 
 
-class Spread(_Buckets, Collector):
-    """A histogram."""
+class Histogram(_Buckets, Collector):
+    """How often what was how large."""
 
     def __init__(self, name: str, doc: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
         super().__init__(bounds)

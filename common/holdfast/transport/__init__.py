@@ -4,7 +4,7 @@ tasks that these need.
 channels.py       the seam to the network: one call to one server
 grpc_channels.py  over gRPC; frame_channels.py: over frames; negotiated.py: over frames where a server has them
 in_memory.py      the twin of both in memory
-sending.py        one call until it is answered; silence.py: watched while its server says nothing
+sending.py        one call until it is answered, watched while its server says nothing
 over_shards.py    calls about several shards; parts.py: their parts, at the same time; giving_up.py: ended early
 reserving.py      claims over several shards
 """

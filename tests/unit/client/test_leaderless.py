@@ -9,7 +9,7 @@ import pytest
 from holdfast.client import AsyncClient, NewTask, Unavailable, _direct_reserve
 from holdfast.proto.v1 import shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.transport import reserving, silence
+from holdfast.transport import reserving, sending
 from tests.unit.client.scripted_server import Hang, not_leader
 from tests.unit.client.scripted_shards import Cluster, MetadataServer, accept, queue_at, task_id, two_shards
 
@@ -22,7 +22,7 @@ LONG_S = 60.0  # a test that waits for so long has failed
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Shard 1 has lost its leader, and no other broker knows of one."""
-    monkeypatch.setattr(silence, "ASK_S_MAX", LONG_S)  # so that a slow machine does not make a server a silent one
+    monkeypatch.setattr(sending, "ASK_S_MAX", LONG_S)  # so that a slow machine does not make a server a silent one
     with two_shards() as cluster:
         cluster.leaders[1].stop()
         cluster.leaders[0].on("FindLeader", NOBODY)
@@ -76,7 +76,7 @@ async def test_a_call_waits_at_a_router_until_there_is_a_leader(cluster: Cluster
 async def test_a_router_that_does_not_answer_the_question_either_is_left(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "ASK_S_MAX", 0.1)
+    monkeypatch.setattr(sending, "ASK_S_MAX", 0.1)
     cluster.router.on("Enqueue", Hang())
     cluster.router.on("FindLeader", Hang())
     cluster.leaders[0].on("Enqueue", accept(1))

@@ -15,8 +15,7 @@ from holdfast.common.backoff import Backoff
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import Delivered, Entry
 from holdfast.machine.ids import format_task_id, parse_task_id, task_id_shard
-from holdfast.machine.invariants import rows_of
-from holdfast.machine.kv import MemoryKV
+from holdfast.machine.kv import MemoryKV, rows_of
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Changed, Outcome
 from holdfast.machine.reader import Reader

@@ -23,9 +23,8 @@ from holdfast.machine.entries import (
     FailItem,
     Mark,
 )
-from holdfast.machine.hashing import state_hash
 from holdfast.machine.invariants import violations
-from holdfast.machine.kv import MemoryKV
+from holdfast.machine.kv import MemoryKV, state_hash
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun
 from holdfast.machine.new_tasks import NewTask

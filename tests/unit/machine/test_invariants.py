@@ -6,10 +6,9 @@ import pytest
 
 from holdfast.machine import entries, ids, keys, ready_rows, rows, run_entries
 from holdfast.machine.entries import BucketLevel, Mark
-from holdfast.machine.hashing import state_hash
 from holdfast.machine.ids import later_task_id
-from holdfast.machine.invariants import rows_of, violations
-from holdfast.machine.kv import MemoryKV
+from holdfast.machine.invariants import violations
+from holdfast.machine.kv import MemoryKV, rows_of, state_hash
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.operator_entries import PutSchedule, SetAllocations
 from holdfast.machine.outcomes import AcceptedRun, Claimed

@@ -8,9 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.machine import entries, keys, rows
 from holdfast.machine.entries import AckItem, RemoteFollowUp
-from holdfast.machine.hashing import state_hash
-from holdfast.machine.invariants import rows_of, violations
-from holdfast.machine.kv import MemoryKV
+from holdfast.machine.invariants import violations
+from holdfast.machine.kv import MemoryKV, rows_of, state_hash
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Acked, Changed, Claimed, Outcome, Received

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame_head
+from holdfast.broker.peers.frames import HEAD_BYTES, PeerFrameReader, frame_head
 from holdfast.broker.peers.reasons import PeerError, Reason
 
 BODY_BYTES_MAX = 10_000
@@ -26,7 +26,7 @@ def head_of(size: int) -> bytes:
     return head + zlib.crc32(head).to_bytes(4, "big")
 
 
-def feed(reader: FrameReader, stream: bytes, pieces: list[int]) -> list[bytes]:
+def feed(reader: PeerFrameReader, stream: bytes, pieces: list[int]) -> list[bytes]:
     """The bodies that come out while the stream comes in, in pieces of these sizes and then as the buffer takes it."""
     bodies: list[bytes] = []
     sizes = iter(pieces)
@@ -43,14 +43,14 @@ def feed(reader: FrameReader, stream: bytes, pieces: list[int]) -> list[bytes]:
 
 @given(BODIES, st.lists(st.integers(1, 6000), max_size=40))
 def test_bodies_come_back_however_the_stream_is_cut(bodies: list[bytes], pieces: list[int]) -> None:
-    reader = FrameReader(BODY_BYTES_MAX)
+    reader = PeerFrameReader(BODY_BYTES_MAX)
     assert feed(reader, b"".join(map(framed, bodies)), pieces) == bodies
     assert not reader.has_rest
 
 
 @given(BODIES, SMALL | LARGE, st.data())
 def test_a_truncated_frame_never_comes_out(bodies: list[bytes], last: bytes, data: st.DataObject) -> None:
-    reader = FrameReader(BODY_BYTES_MAX)
+    reader = PeerFrameReader(BODY_BYTES_MAX)
     cut = data.draw(st.integers(1, HEAD_BYTES + len(last) - 1))
     assert feed(reader, b"".join(map(framed, bodies)) + framed(last)[:cut], []) == bodies
     assert reader.has_rest
@@ -63,13 +63,13 @@ def test_a_flipped_bit_never_goes_unnoticed(body: bytes, data: st.DataObject) ->
     bit = data.draw(st.integers(0, 8 * len(stream) - 1))
     stream[bit // 8] ^= 1 << bit % 8
     with pytest.raises(PeerError) as caught:
-        feed(FrameReader(BODY_BYTES_MAX), bytes(stream), [])
+        feed(PeerFrameReader(BODY_BYTES_MAX), bytes(stream), [])
     assert caught.value.reason is Reason.FRAME_DAMAGED
 
 
 @given(st.binary(min_size=1, max_size=200))
 def test_garbage_is_refused_or_waits_or_is_exactly_frames(garbage: bytes) -> None:
-    reader = FrameReader(BODY_BYTES_MAX)
+    reader = PeerFrameReader(BODY_BYTES_MAX)
     try:
         bodies = feed(reader, garbage, [])
     except PeerError:
@@ -91,20 +91,20 @@ def test_garbage_is_refused_or_waits_or_is_exactly_frames(garbage: bytes) -> Non
 )
 def test_a_wrong_size_is_refused_before_its_body_comes(head: bytes, reason: Reason) -> None:
     with pytest.raises(PeerError) as caught:
-        feed(FrameReader(BODY_BYTES_MAX), head, [])
+        feed(PeerFrameReader(BODY_BYTES_MAX), head, [])
     assert caught.value.reason is reason
 
 
 def test_a_body_with_the_checksum_of_another_is_refused() -> None:
     stream = frame_head(b"abd") + b"abc"
     with pytest.raises(PeerError) as caught:
-        feed(FrameReader(BODY_BYTES_MAX), stream, [])
+        feed(PeerFrameReader(BODY_BYTES_MAX), stream, [])
     assert caught.value.reason is Reason.FRAME_DAMAGED
 
 
 def test_the_largest_body_is_taken() -> None:
     body = bytes(range(256)) * (3 * 1024 * 4)  # 3 MiB, more than is kept afterwards
-    reader = FrameReader(64)
+    reader = PeerFrameReader(64)
     reader.widen(len(body))
     assert feed(reader, framed(body) + framed(b"next"), []) == [body, b"next"]
     assert len(reader.space()) < len(body)
@@ -112,7 +112,7 @@ def test_the_largest_body_is_taken() -> None:
 
 def test_the_buffer_grows_with_what_comes_and_not_with_what_is_announced() -> None:
     whole = 100 * 1024 * 1024
-    reader = FrameReader(64)
+    reader = PeerFrameReader(64)
     reader.widen(whole)
     room = len(reader.space())
     feed(reader, head_of(whole), [])
@@ -124,7 +124,7 @@ def test_the_buffer_grows_with_what_comes_and_not_with_what_is_announced() -> No
 
 def test_widening_keeps_what_has_come() -> None:
     """The first frame may come together with the hello."""
-    reader = FrameReader(64)
+    reader = PeerFrameReader(64)
     large = b"x" * 2000
     stream = framed(b"hello") + framed(large)
     space = reader.space()
@@ -137,7 +137,7 @@ def test_widening_keeps_what_has_come() -> None:
 
 
 def test_before_the_hello_a_claimed_size_reserves_nothing() -> None:
-    reader = FrameReader(64)
+    reader = PeerFrameReader(64)
     room = len(reader.space())
     with pytest.raises(PeerError):
         feed(reader, head_of(1_000_000), [])
@@ -146,7 +146,7 @@ def test_before_the_hello_a_claimed_size_reserves_nothing() -> None:
 
 
 def test_bytes_without_a_frame_are_taken_whole_or_not_at_all() -> None:
-    reader = FrameReader(64)
+    reader = PeerFrameReader(64)
     reader.space()[:5] = b"abcde"
     reader.received(5)
     assert reader.take(6) is None

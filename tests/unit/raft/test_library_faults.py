@@ -410,7 +410,7 @@ def test_bytes_of_a_stranger_library() -> None:
 
 
 def read_frames(data: bytes) -> bytes | None:
-    reader = frames.FrameReader(words.WORD_BYTES_MAX)
+    reader = frames.PeerFrameReader(words.WORD_BYTES_MAX)
     while data:
         space = reader.space()
         count = min(len(space), len(data))

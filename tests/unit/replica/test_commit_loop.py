@@ -18,8 +18,7 @@ from holdfast.broker.replica.commit_loop import CommitLoop
 from holdfast.broker.replica.replica import TIME_SECONDS
 from holdfast.broker.replica.sync_mode import TRIAL_SYNCS, SyncMode
 from holdfast.machine.entries import Enqueue, Purge
-from holdfast.machine.hashing import state_hash
-from holdfast.machine.kv import MemoryKV
+from holdfast.machine.kv import MemoryKV, state_hash
 from holdfast.machine.outcomes import Accepted, Outcome
 from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.raft.node_journal import NodeJournal

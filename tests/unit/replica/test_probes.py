@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker.replica.probes import KEPT_MAX, Probes
-from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import state_hash
 from holdfast.storage.rocksdb import RocksState, StateDamagedError
 from tests.unit.replica.small_shard import settle
 

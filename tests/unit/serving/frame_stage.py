@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Self
 
 from holdfast.frames import codec
-from holdfast.frames.codec import Frame, FrameReader, Refused, decode_refusal
+from holdfast.frames.codec import Frame, FrameReader, Refusal, decode_refusal
 from holdfast.frames.hello import hello, read_welcome
 from holdfast.frames.metadata import encode_metadata
 from holdfast.router.metrics import Metrics as RouterMetrics
@@ -99,7 +99,7 @@ class RawCaller:
                 self._come.extend(self._frames.feed(data))
         return self._come.pop(0)
 
-    async def answer(self, number: int) -> bytes | Refused:
+    async def answer(self, number: int) -> bytes | Refusal:
         """The next frame, which must be about this call."""
         frame = await self.next()
         assert frame.call == number, frame

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.frames import codec
-from holdfast.frames.codec import Refused
+from holdfast.frames.codec import Refusal
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.frame_server import FrameServer
 from holdfast.serving.grpc_server import ServerLimits
@@ -118,9 +118,9 @@ async def test_what_fails_before_and_after_it_has_waited_is_refused(stage: Stage
 
     stage.handle = fail
     caller.send(caller.call(1, PATH) + caller.call(2, PATH, b"\x08\x01"))
-    assert await caller.answer(1) == Refused(INTERNAL, "at once", b"")
+    assert await caller.answer(1) == Refusal(INTERNAL, "at once", b"")
     failing.set_exception(ValueError("later"))
-    assert await caller.answer(2) == Refused(INTERNAL, "later", b"")
+    assert await caller.answer(2) == Refusal(INTERNAL, "later", b"")
     assert await stage.ended() == {"INTERNAL": 2}
 
 
@@ -131,7 +131,7 @@ async def test_what_cannot_be_encoded_is_refused(stage: Stage, caller: RawCaller
     stage.handle = wrong
     caller.send(caller.call(1, PATH))
     refused = await caller.answer(1)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Refusal)
     assert refused.code == INTERNAL
     assert await stage.ended() == {"INTERNAL": 1}
 
@@ -199,7 +199,7 @@ async def test_a_call_whose_wait_somebody_else_cancels_is_answered(stage: Stage,
     await until(lambda: stage.server.calls)
     waits.cancel()
     refused = await caller.answer(1)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Refusal)
     assert refused.code == CANCELLED
     assert await stage.ended() == {"CANCELLED": 1}
 

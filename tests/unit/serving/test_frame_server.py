@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from holdfast.frames import codec
-from holdfast.frames.codec import Refused
+from holdfast.frames.codec import Refusal
 from holdfast.frames.hello import WINDOW_BYTES, hello
 from holdfast.router.wire import RouterServer
 from holdfast.serving import frame_server as module
@@ -61,8 +61,8 @@ async def caller(server: RouterServer) -> AsyncIterator[RawCaller]:
     await caller.close()
 
 
-def refusal_of(answer: bytes | Refused) -> Refused:
-    assert isinstance(answer, Refused)
+def refusal_of(answer: bytes | Refusal) -> Refusal:
+    assert isinstance(answer, Refusal)
     return answer
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.machine.hashing import state_hash
-from holdfast.machine.kv import MemoryKV
+from holdfast.machine.kv import MemoryKV, state_hash
 from holdfast.storage.rocksdb import RocksState, StateDamagedError, StateError, StateMemory, read_row, table_bytes_for
 
 ROWS = 2000

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.routing.silence import InFlightCall
-from holdfast.transport import silence
-from holdfast.transport.silence import SilenceWatch
+from holdfast.transport import sending
+from holdfast.transport.sending import SilenceWatch
 from tests.simulation.virtual_time import run
 from tests.unit.routing.test_leaders import A, B, C, Leader
 
@@ -61,7 +61,7 @@ class Stage:
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], None]:
     def play(scene: Scene) -> None:
         async def main() -> None:
-            monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=asyncio.get_running_loop().time))
+            monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=asyncio.get_running_loop().time))
             stage = Stage()
             await scene(stage)
             await asyncio.sleep(1.0)

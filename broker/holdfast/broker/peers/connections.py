@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Set
 from typing import Final, Protocol, cast
 
-from holdfast.broker.peers.frames import HEAD_BYTES, FrameReader, frame
+from holdfast.broker.peers.frames import HEAD_BYTES, PeerFrameReader, frame
 from holdfast.broker.peers.handshake import DIALLED, DIALLING, ClusterSecret
 from holdfast.broker.peers.reasons import PeerError, Reason
 from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, Warnings
@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = owner.limits
         self._counters = owner.counters
         self._warnings = owner.warnings
-        self._reader = FrameReader(WORD_BYTES_MAX)
+        self._reader = PeerFrameReader(WORD_BYTES_MAX)
         self._has_preface = False
         self._has_spoken = False
         self._is_held = False

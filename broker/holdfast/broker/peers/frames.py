@@ -34,7 +34,7 @@ def frame(body: bytes) -> bytes:
     return frame_head(body) + body
 
 
-class FrameReader:
+class PeerFrameReader:
     """Collects bytes in a buffer that the socket fills directly, and takes frames out of it.
 
     The buffer grows with what has come of a frame, not with what its head announces: who says little costs little.

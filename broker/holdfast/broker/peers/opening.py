@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol, TypeVar
 TLS_CLOSE_S: Final = 1.0  # for the other side to agree that this is the end
 
 
-class Closable(Protocol):
+class Abortable(Protocol):
     lost: asyncio.Event  # the socket is closed
 
     def abort(self) -> None: ...
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=Abortable)
 
 
 async def open_connection(sock: socket.socket, making: Coroutine[Any, Any, tuple[asyncio.Transport, C]]) -> C:

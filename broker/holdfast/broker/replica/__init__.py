@@ -16,6 +16,5 @@ backups.py             copies of states for a backup
 
 member_plan.py         the next change of a group's members        (pure)
 successors.py          who may lead in a leader's place
-leaderless.py          when to say that a shard has no leader      (pure)
-stalls.py              shards whose writes go nowhere              (pure)
+stuck_shards.py        without a leader, or with writes that go nowhere  (pure)
 """

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from holdfast.machine.hashing import state_hash
+from holdfast.machine.kv import state_hash
 from holdfast.serving.logs import get_logger
 from holdfast.storage.rocksdb import StateError, StateView
 

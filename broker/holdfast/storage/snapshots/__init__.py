@@ -3,8 +3,7 @@ behind the start of the log.
 
 messages.py     what sender and receiver say to each other (pure values)
 codec.py        these messages as bytes and back; their kinds begin at 64, those of Raft are below
-files.py        the seam between this package and the file system
-blocking.py     how blocking work is done: in a thread, or in a test at once
+files.py        the seam between this package and the file system, and how blocking work is done
 checkpoint.py   a copy of a state, and what is in it
 directories.py  where the states of a shard live, and what a start does with leftovers
 throttle.py     the bytes per second that all transfers of a node share

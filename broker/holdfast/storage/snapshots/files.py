@@ -9,9 +9,11 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+Result = TypeVar("Result")
 
 _PIECE_BYTES = 1024 * 1024
 _SYNC_BYTES = 4 * 1024 * 1024
@@ -50,6 +52,12 @@ class Files(Protocol):
     def sync_file(self, path: Path) -> None: ...
 
     def sync_directory(self, path: Path) -> None: ...
+
+
+class RunBlocking(Protocol):
+    """How this package has blocking work done: in a thread, as by `asyncio.to_thread`, or in a test at once."""
+
+    def __call__(self, function: Callable[[], Result], /) -> Awaitable[Result]: ...
 
 
 class RealFiles:

@@ -17,9 +17,8 @@ from typing import Protocol
 from holdfast.common.service import end_tasks
 from holdfast.raft.messages import Configuration
 from holdfast.serving.logs import get_logger
-from holdfast.storage.snapshots.blocking import RunBlocking
 from holdfast.storage.snapshots.directories import StateDirectories
-from holdfast.storage.snapshots.files import crc32_of
+from holdfast.storage.snapshots.files import RunBlocking, crc32_of
 from holdfast.storage.snapshots.messages import (
     Outcome,
     SnapshotBegin,

@@ -18,9 +18,9 @@ from holdfast.common.backoff import Backoff
 from holdfast.raft.messages import NO_CONFIGURATION, Configuration
 from holdfast.serving.logs import get_logger
 from holdfast.storage.rocksdb import StateError
-from holdfast.storage.snapshots.blocking import RunBlocking
 from holdfast.storage.snapshots.checkpoint import CheckpointPoint, files_of
 from holdfast.storage.snapshots.directories import StateDirectories
+from holdfast.storage.snapshots.files import RunBlocking
 from holdfast.storage.snapshots.messages import (
     Outcome,
     SnapshotBegin,
