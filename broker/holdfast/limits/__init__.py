@@ -1,3 +1,3 @@
 """The arithmetic of limits, pure like the machine: token buckets (`buckets`), a queue's limits allocated to its
-shards (`allocation`), and equal parts of limits that nobody allocates (`equal_parts`).
+shards (`allocation`, `reports`), and equal parts of limits that nobody allocates (`equal_parts`).
 """

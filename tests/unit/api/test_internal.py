@@ -45,9 +45,9 @@ class Stage(SmallShard):
     def may_speak_for(self, node: str, shard: int, incarnation: int) -> bool:
         return (node, shard) == ("n1", 3) and incarnation <= 1
 
-    def settings_news(self, request: broker_calls_pb2.SettingsNewsRequest) -> broker_calls_pb2.SettingsNewsResponse:
-        reported = broker_calls_pb2.QueueVersion(queue="q", version=request.after_version + 1)
-        return broker_calls_pb2.SettingsNewsResponse(queues=[reported])
+    def settings_news(self, cluster_id: str, after_version: int) -> list[tuple[str, int]]:
+        assert cluster_id == CLUSTER
+        return [("q", after_version + 1)]
 
     async def run(self) -> None:
         while True:

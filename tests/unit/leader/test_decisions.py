@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 
 from holdfast.broker.config import BrokerConfig
-from holdfast.broker.leader.decisions import RetryRules, expire_verdict, fail_verdict, merge
+from holdfast.broker.leader.decisions import expire_verdict, fail_verdict
 from holdfast.broker.policy.policies import default_policy
 from holdfast.broker.policy.retry_delays import SHAPES, RetryDelays
+from holdfast.broker.policy.retry_rules import RetryRules, merge
 from holdfast.machine.rows import (
     ATTEMPTS_SPENT,
     CLAIMED,

@@ -14,7 +14,6 @@ from holdfast.machine.outcomes import Claimed, Outcome
 from holdfast.machine.rows import CANCELLED, READY, SUCCEEDED, Execution
 from holdfast.machine.run_entries import AckRange
 from holdfast.proto.v1 import queues_pb2 as queues_pb
-from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine.machine_shard import KEEP_MS, QUEUE
 from tests.unit.replica.small_shard import SmallShard, counted, refusal, settle
 
@@ -126,11 +125,9 @@ async def test_times_are_counted_by_task(small: SmallShard) -> None:
     (claim,) = await small.claim(tasks_max=4)
     small.time.now_ms += 7
     await ack_ranges(small, claim)
-    counts = pb.QueueCounts()
-    small.leadership.stats.fill_latencies(counts, QUEUE)
-    (latencies,) = counts.latencies
-    assert (sum(latencies.ready_to_claim), latencies.ready_to_claim_ms_total) == (4, 160)
-    assert (sum(latencies.claim_to_ack), latencies.claim_to_ack_ms_total) == (4, 28)
+    ((_, ready, claimed),) = small.leadership.stats.latencies_of(QUEUE)
+    assert (sum(ready.counts), ready.total_ms) == (4, 160)
+    assert (sum(claimed.counts), claimed.total_ms) == (4, 28)
 
 
 async def test_claims_of_a_slice_are_as_old_as_each_other(small: SmallShard) -> None:

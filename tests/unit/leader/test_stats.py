@@ -10,17 +10,22 @@ from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.histograms import BOUNDS_MS
 from holdfast.broker.leader import stats as stats_module
 from holdfast.broker.leader.stats import (
+    DRAINED,
+    GONE,
     NO_STATE,
     OTHER_TYPES,
+    QUIET,
+    RUNNING,
     SAMPLES_MAX,
+    STOPPING,
     TYPES_MAX,
     WORKER_KEEP_MS,
     WORKER_SILENT_MS,
     Heartbeat,
     Stats,
+    WorkerSeen,
 )
 from holdfast.machine.effects import CLAIM_TO_ACK, READY_TO_CLAIM, Effects, StateDuration
-from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.machine.machine_shard import QUEUE, Shard, new_task
 from tests.unit.replica.small_shard import SmallShard, claim_ref
@@ -58,20 +63,15 @@ class Counted:
             self.shard.now_ms += 5000
             self.stats.sample()
 
-    def rates(self, queue: bytes = QUEUE) -> tuple[float, float, float, float]:
-        counts = pb.QueueCounts()
-        self.stats.fill_rates(counts, queue)
-        return (
-            counts.enqueued_per_second, counts.claimed_per_second, counts.succeeded_per_second,
-            counts.failed_per_second,
-        )  # fmt: skip
+    def rates(self, queue: bytes = QUEUE) -> tuple[float, ...]:
+        return self.stats.rates.per_second(queue)
 
-    def workers(self, after: bytes = b"", limit: int = 100) -> queues_pb.ListWorkersResponse:
-        return self.stats.workers_page(after, limit)
+    def workers(self) -> list[WorkerSeen]:
+        return self.stats.workers_page(b"", 100)[0]
 
 
-def names(page: queues_pb.ListWorkersResponse) -> list[str]:
-    return [worker.worker for worker in page.workers]
+def names(workers: list[WorkerSeen]) -> list[bytes]:
+    return [worker.name for worker in workers]
 
 
 # --- rates ----------------------------------------------------------------------------------------------------
@@ -215,15 +215,12 @@ def test_latencies_are_counted_by_type(counted: Counted) -> None:
     counted.shard.now_ms += 700
     counted.ack(mail, token)
     counted.claim(bill)
-    counts = pb.QueueCounts()
-    counted.stats.fill_latencies(counts, QUEUE)
-    by_type = {latency.type: latency for latency in counts.latencies}
-    assert list(by_type) == ["bill", "mail"]
-    assert (by_type["mail"].ready_to_claim_ms_total, by_type["mail"].claim_to_ack_ms_total) == (30, 700)
-    assert by_type["mail"].ready_to_claim[BOUNDS_MS.index(50)] == 1
-    assert by_type["mail"].claim_to_ack[BOUNDS_MS.index(1000)] == 1
-    assert (sum(by_type["bill"].ready_to_claim), sum(by_type["bill"].claim_to_ack)) == (1, 0)
-    assert len(by_type["mail"].ready_to_claim) == len(BOUNDS_MS) + 1
+    (_, *of_bill), (_, *of_mail) = latencies = counted.stats.latencies_of(QUEUE)
+    assert [name for name, _, _ in latencies] == [b"bill", b"mail"]
+    assert [took.total_ms for took in of_mail] == [30, 700]
+    assert [took.counts[BOUNDS_MS.index(ms)] for took, ms in zip(of_mail, (50, 1000), strict=True)] == [1, 1]
+    assert [sum(took.counts) for took in of_bill] == [1, 0]
+    assert len(of_mail[0].counts) == len(BOUNDS_MS) + 1
 
 
 def timings(*reported: tuple[bytes, bytes, int]) -> Effects:
@@ -268,18 +265,18 @@ def test_timed_queues_are_bounded_and_those_that_rest_make_room(monkeypatch: pyt
 def test_a_worker_that_asks_is_seen_and_waits_until_it_is_answered(counted: Counted) -> None:
     counted.shard.now_ms = 80
     with counted.stats.worker_asks(b"ann", [b"mail", b"bills"], 77):
-        (worker,) = counted.workers().workers
+        (worker,) = counted.workers()
         assert worker.is_waiting
         with pytest.raises(RuntimeError), counted.stats.worker_asks(b"ann", [b"mail"], 78):
             raise RuntimeError
-        assert counted.workers().workers[0].is_waiting, "the other call still does"
-    (worker,) = counted.workers().workers
-    assert (worker.worker, worker.last_seen_ms, list(worker.queues), worker.is_waiting) == ("ann", 78, ["mail"], False)
+        assert counted.workers()[0].is_waiting, "the other call still does"
+    (worker,) = counted.workers()
+    assert (worker.name, worker.last_seen_ms, worker.queues, worker.is_waiting) == (b"ann", 78, (b"mail",), False)
 
 
 def test_a_worker_without_a_name_is_nobody(counted: Counted) -> None:
     with counted.stats.worker_asks(b"", [b"mail"], 77):
-        assert not counted.workers().workers
+        assert not counted.workers()
 
 
 def test_workers_that_hold_claims_are_listed_though_nobody_saw_them(counted: Counted) -> None:
@@ -287,8 +284,8 @@ def test_workers_that_hold_claims_are_listed_though_nobody_saw_them(counted: Cou
     counted.shard.claim_all(first, second, worker=b"bob")
     with counted.stats.worker_asks(b"ann", [QUEUE], counted.shard.now_ms):
         pass
-    assert [(worker.worker, worker.claims, worker.last_seen_ms) for worker in counted.workers().workers] == [
-        ("ann", 0, counted.shard.now_ms), ("bob", 2, 0),
+    assert [(worker.name, worker.claims, worker.last_seen_ms) for worker in counted.workers()] == [
+        (b"ann", 0, counted.shard.now_ms), (b"bob", 2, 0),
     ]  # fmt: skip
 
 
@@ -305,16 +302,13 @@ def test_pages_have_every_worker_once_in_order(limit: int, holding: list[bytes],
     for name in seen:
         with counted.stats.worker_asks(name, [QUEUE], counted.shard.now_ms):
             pass
-    found: list[str] = []
-    after = b""
-    while True:
-        page = counted.workers(after, limit)
-        assert len(page.workers) <= limit
+    found: list[bytes] = []
+    more = True
+    while more:
+        page, more = counted.stats.workers_page(found[-1] if found else b"", limit)
+        assert len(page) <= limit
         found += names(page)
-        if not page.next_page_token:
-            break
-        after = bytes.fromhex(page.next_page_token)
-    assert found == sorted({name.decode() for name in holding + seen})
+    assert found == sorted({*holding, *seen})
 
 
 def test_workers_are_forgotten_when_there_are_too_many_or_they_left_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +317,7 @@ def test_workers_are_forgotten_when_there_are_too_many_or_they_left_long_ago(mon
     for name in (b"a", b"b", b"c", b"a", b"d"):
         with counted.stats.worker_asks(name, [QUEUE], counted.shard.now_ms):
             pass
-    assert names(counted.workers()) == ["a", "c", "d"], "who was seen longest ago goes"
+    assert names(counted.workers()) == [b"a", b"c", b"d"], "who was seen longest ago goes"
     counted.shard.now_ms += WORKER_KEEP_MS
     with counted.stats.worker_asks(b"c", [QUEUE], counted.shard.now_ms):
         counted.stats.sample()
@@ -333,7 +327,7 @@ def test_workers_are_forgotten_when_there_are_too_many_or_they_left_long_ago(mon
         assert sorted(counted.stats.worker_names) == [b"c"]
         counted.shard.now_ms += 2 * WORKER_KEEP_MS
         counted.stats.sample()
-        assert names(counted.workers()) == ["c"], "it waits still"
+        assert names(counted.workers()) == [b"c"], "it waits still"
 
 
 def test_a_worker_is_seen_also_when_it_only_reports(counted: Counted) -> None:
@@ -342,8 +336,8 @@ def test_a_worker_is_seen_also_when_it_only_reports(counted: Counted) -> None:
     counted.stats.worker_seen(b"bob", 98)
     counted.stats.worker_seen(b"", 98)
     counted.shard.now_ms = 100
-    assert [(worker.worker, worker.last_seen_ms, list(worker.queues)) for worker in counted.workers().workers] == [
-        ("ann", 99, ["mail"]), ("bob", 98, []),
+    assert [(worker.name, worker.last_seen_ms, worker.queues) for worker in counted.workers()] == [
+        (b"ann", 99, (b"mail",)), (b"bob", 98, ()),
     ]  # fmt: skip
 
 
@@ -356,11 +350,11 @@ def test_a_worker_that_holds_claims_is_not_forgotten(monkeypatch: pytest.MonkeyP
     for name in (b"holder", b"a", b"b", b"c"):
         with counted.stats.worker_asks(name, [QUEUE], began_ms):
             pass
-    assert names(counted.workers()) == ["b", "c", "holder"]
+    assert names(counted.workers()) == [b"b", b"c", b"holder"]
     counted.shard.now_ms += 2 * WORKER_KEEP_MS
     counted.stats.sample()
-    (holder,) = counted.workers().workers
-    assert (holder.worker, holder.last_seen_ms, list(holder.queues)) == ("holder", began_ms, [QUEUE.decode()])
+    (holder,) = counted.workers()
+    assert (holder.name, holder.last_seen_ms, holder.queues) == (b"holder", began_ms, (QUEUE,))
 
 
 def test_one_is_forgotten_if_all_of_too_many_hold_claims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +363,7 @@ def test_one_is_forgotten_if_all_of_too_many_hold_claims(monkeypatch: pytest.Mon
     for name in (b"a", b"b", b"c"):
         counted.shard.claim_all(*counted.enqueue(1), worker=name)
         counted.stats.worker_seen(name, 77)
-    assert [worker.last_seen_ms for worker in counted.workers().workers] == [0, 77, 77]
+    assert [worker.last_seen_ms for worker in counted.workers()] == [0, 77, 77]
 
 
 async def test_it_samples_by_itself_and_says_if_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,33 +400,29 @@ async def test_every_worker_whose_claims_a_call_names_is_seen(kind: str) -> None
         "release": lambda: service.release(pb.ReleaseRequest(claims=refs)),
     }
     await small.rounds_until(calls[kind]())
-    seen = {worker.worker: worker.last_seen_ms for worker in small.shard.stats.workers_page(b"", 9).workers}
+    seen = {worker.name: worker.last_seen_ms for worker in small.shard.stats.workers_page(b"", 9)[0]}
     now_ms = small.time.now_ms
-    assert seen == {"ann": now_ms, "bob": now_ms, "eve": now_ms, "old": now_ms - 1000}, "a wrong token is nobody's"
+    assert seen == {b"ann": now_ms, b"bob": now_ms, b"eve": now_ms, b"old": now_ms - 1000}, "a wrong token is nobody's"
 
 
 # --- heartbeats -----------------------------------------------------------------------------------------------
 
-RUNNING, QUIET = queues_pb.WORKER_STATE_RUNNING, queues_pb.WORKER_STATE_QUIET
-STOPPING, GONE = queues_pb.WORKER_STATE_STOPPING, queues_pb.WORKER_STATE_GONE
-DRAINED = queues_pb.WORKER_STATE_DRAINED
 
-
-def beat(counted: Counted, state: queues_pb.WorkerState, name: bytes = b"ann") -> queues_pb.WorkerState:
+def beat(counted: Counted, state: int, name: bytes = b"ann") -> int:
     return counted.stats.heartbeat(Heartbeat(name, state, 8, b"1.2", (b"mail",)), counted.shard.now_ms)
 
 
 def test_a_worker_with_heartbeats_is_listed_with_what_it_says(counted: Counted) -> None:
     assert beat(counted, RUNNING) == NO_STATE
-    (worker,) = counted.workers().workers
-    assert (worker.state, worker.slots, worker.version, list(worker.queues)) == (RUNNING, 8, "1.2", ["mail"])
+    (worker,) = counted.workers()
+    assert (worker.state, worker.slots, worker.version, worker.queues) == (RUNNING, 8, b"1.2", (b"mail",))
     assert worker.desired == NO_STATE
 
 
 def test_a_worker_hears_what_is_wanted_until_it_is_so(counted: Counted) -> None:
     beat(counted, RUNNING)
     assert counted.stats.signal(b"ann", QUIET) == RUNNING
-    assert counted.workers().workers[0].desired == QUIET
+    assert counted.workers()[0].desired == QUIET
     assert [beat(counted, RUNNING), beat(counted, RUNNING)] == [QUIET, QUIET], "the first answer may have been lost"
     assert [beat(counted, QUIET), beat(counted, RUNNING)] == [NO_STATE, NO_STATE], "it was so once"
     counted.stats.signal(b"ann", STOPPING)
@@ -441,7 +431,7 @@ def test_a_worker_hears_what_is_wanted_until_it_is_so(counted: Counted) -> None:
     counted.stats.signal(b"ann", QUIET)
     assert beat(counted, STOPPING) == NO_STATE, "nobody comes back from there"
     assert counted.stats.signal(b"ann", RUNNING) == STOPPING
-    assert counted.workers().workers[0].desired == NO_STATE
+    assert counted.workers()[0].desired == NO_STATE
 
 
 def test_a_worker_with_nothing_left_is_as_quiet_as_it_was_asked_to_be(counted: Counted) -> None:
@@ -449,7 +439,7 @@ def test_a_worker_with_nothing_left_is_as_quiet_as_it_was_asked_to_be(counted: C
     counted.stats.signal(b"ann", QUIET)
     assert beat(counted, DRAINED) == NO_STATE
     assert counted.stats.signal(b"ann", QUIET) == DRAINED
-    assert counted.workers().workers[0].desired == NO_STATE
+    assert counted.workers()[0].desired == NO_STATE
     counted.stats.signal(b"ann", RUNNING)
     assert [beat(counted, DRAINED), beat(counted, RUNNING)] == [RUNNING, NO_STATE]
 
@@ -468,16 +458,16 @@ def test_a_worker_is_gone_when_it_says_so_or_nothing_is_heard_for_a_minute(count
     beat(counted, GONE, b"bob")
     counted.stats.worker_seen(b"eve", counted.shard.now_ms)
     counted.shard.now_ms += WORKER_SILENT_MS
-    states = {worker.worker: worker.state for worker in counted.workers().workers}
-    assert states == {"ann": RUNNING, "bob": GONE, "eve": NO_STATE}
+    states = {worker.name: worker.state for worker in counted.workers()}
+    assert states == {b"ann": RUNNING, b"bob": GONE, b"eve": NO_STATE}
     counted.shard.now_ms += 1
-    states = {worker.worker: worker.state for worker in counted.workers().workers}
-    assert states == {"ann": GONE, "bob": GONE}, "one whose heartbeats are not here leaves the list"
+    states = {worker.name: worker.state for worker in counted.workers()}
+    assert states == {b"ann": GONE, b"bob": GONE}, "one whose heartbeats are not here leaves the list"
     assert counted.stats.signal(b"ann", QUIET) is None
     with counted.stats.worker_asks(b"ann", [b"mail"], counted.shard.now_ms - 1_000_000):
-        assert counted.workers().workers[0].state == RUNNING, "it waits here"
+        assert counted.workers()[0].state == RUNNING, "it waits here"
     beat(counted, RUNNING)
-    assert counted.workers().workers[0].state == RUNNING, "back again"
+    assert counted.workers()[0].state == RUNNING, "back again"
 
 
 def test_one_whose_heartbeats_are_elsewhere_is_listed_for_a_minute_or_while_it_waits_or_holds_something() -> None:
@@ -489,14 +479,11 @@ def test_one_whose_heartbeats_are_elsewhere_is_listed_for_a_minute_or_while_it_w
         counted.stats.worker_seen(name, counted.shard.now_ms)
     with counted.stats.worker_asks(b"waiter", [QUEUE], counted.shard.now_ms):
         counted.shard.now_ms += WORKER_SILENT_MS
-        assert names(counted.workers()) == ["holder", "left", "waiter"]
+        assert names(counted.workers()) == [b"holder", b"left", b"waiter"]
         counted.shard.now_ms += 1
-        assert names(counted.workers()) == ["holder", "waiter"]
-        pages = [counted.workers(limit=1), counted.workers(b"holder", limit=1)]
-        assert [(names(page), bool(page.next_page_token)) for page in pages] == [
-            (["holder"], True),
-            (["waiter"], False),
-        ]
-    assert names(counted.workers()) == ["holder"]
+        assert names(counted.workers()) == [b"holder", b"waiter"]
+        pages = [counted.stats.workers_page(b"", 1), counted.stats.workers_page(b"holder", 1)]
+        assert [(names(page), more) for page, more in pages] == [([b"holder"], True), ([b"waiter"], False)]
+    assert names(counted.workers()) == [b"holder"]
     counted.stats.worker_seen(b"left", counted.shard.now_ms)
-    assert names(counted.workers()) == ["holder", "left"], "back again"
+    assert names(counted.workers()) == [b"holder", b"left"], "back again"

@@ -282,7 +282,7 @@ def test_a_raise_comes_at_once_and_a_lowering_once_it_is_confirmed() -> None:
     assert coordinator.granted() == {1: 5, 2: 5}
 
 
-def test_what_is_in_use_stays_in_the_books() -> None:
+def test_what_is_in_use_stays_in_the_ledger() -> None:
     coordinator = QuotaCoordinator(10)
     coordinator.hear(1, holds=0, demand=30)
     coordinator.hear(2, holds=0, demand=30)

@@ -44,7 +44,10 @@ class Stage:
             raise PeerCallFailedError("it is silent")
         if node in self.broken:
             return b"\xff\xff"
-        return self.known[node].settings_news(pb.SettingsNewsRequest.FromString(message)).SerializeToString()
+        request = pb.SettingsNewsRequest.FromString(message)
+        newer = self.known[node].settings_news(request.cluster_id, request.after_version)
+        queues = [pb.QueueVersion(queue=name, version=version) for name, version in newer]
+        return pb.SettingsNewsResponse(queues=queues).SerializeToString()
 
     def settings_reported(self, number: int, queue: bytes, version: int) -> None:
         self.reported.append((number, queue.decode(), version))
@@ -106,10 +109,10 @@ async def test_many_are_told_page_by_page(stage: Stage, monkeypatch: pytest.Monk
 
 async def test_another_cluster_is_told_nothing(stage: Stage) -> None:
     with pytest.raises(RefusedError, match="same cluster"):
-        stage.known["b"].settings_news(pb.SettingsNewsRequest(cluster_id="another"))
+        stage.known["b"].settings_news("another", 0)
     no_map = MapClusterView("b", replace(stage.known["b"].map, cluster=None))
     with pytest.raises(RefusedError, match="same cluster"):
-        no_map.settings_news(pb.SettingsNewsRequest())
+        no_map.settings_news("", 0)
 
 
 @pytest.mark.parametrize(("age_s", "asks"), [(0.0, False), (ASK_SECONDS, False), (ASK_SECONDS + 1, True), (None, True)])

@@ -16,7 +16,7 @@ from holdfast.broker.policy.settings_guard import (
     SETTINGS,
     SettingsGuard,
 )
-from holdfast.proto.v1 import broker_calls_pb2 as pb
+from holdfast.limits.reports import LimitGrant, LimitReport
 from tests.unit.replica.small_shard import settle
 
 HOME, ELSEWHERE = 1, 2
@@ -47,21 +47,20 @@ class Place:
         self.now_s = 1000.0
         self.known = Known()
         self.home = home
-        self.asked: list[list[tuple[str, int]]] = []
+        self.asked: list[list[tuple[bytes, int]]] = []
         self.changed: list[bytes] = []
-        self.guard = SettingsGuard(shard, self.known, self._ask, self.changed.append, lambda: self.now_s)
+        self.guard = SettingsGuard(shard, self.known, self, self.changed.append, lambda: self.now_s)
 
-    async def _ask(self, home: int, source: int, reports: Sequence[pb.AllocationReport]) -> pb.AllocateResponse:
+    async def allocate(self, home: int, source: int, reports: Sequence[LimitReport]) -> list[LimitGrant]:
         assert (home, source) == (HOME, ELSEWHERE)
         assert {report.what for report in reports} == {SETTINGS}
         self.asked.append([(report.queue, report.version) for report in reports])
         if self.home is None:
             raise ConnectionError("nobody is there")
-        answer = pb.AllocateResponse()
-        for report in reports:
-            newest = self.home.guard.reported(report.queue.encode(), report.version)
-            answer.grants.add(queue=report.queue, version=newest)
-        return answer
+        reported = self.home.guard.reported
+        return [
+            LimitGrant(report.queue, SETTINGS, version=reported(report.queue, report.version)) for report in reports
+        ]
 
     async def poll(self) -> None:
         self.guard.poll()

@@ -11,12 +11,12 @@ from holdfast.broker.quota.coordinator import CONCURRENCY, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import Allowance
 from holdfast.limits.equal_parts import WHOLE, Part
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.machine import entries, keys
 from holdfast.machine.entries import Entry, LeaderStarted
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.rows import Queue
-from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy
 from tests.unit.machine.machine_shard import QUEUE, START_MS, Shard, new_task
 
@@ -106,7 +106,7 @@ class Member:
         self.stepped_ms += by_ms
         self.shard.apply(LeaderStarted(self.shard_ms(), True))
 
-    async def allocate(self, shard: int, reports: Sequence[pb.AllocationReport]) -> list[pb.AllocationGrant]:
+    async def allocate(self, shard: int, reports: Sequence[LimitReport]) -> list[LimitGrant]:
         return await self.coordinator.allocate(shard, reports, self.manager)
 
     async def submit(self, entry: Entry) -> list[Outcome]:
@@ -164,16 +164,14 @@ class Stage:
             item.shard.cancel(item.ready.pop())  # its row is there, and nothing waits
             item.lead()
 
-    async def allocate(
-        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
-    ) -> pb.AllocateResponse:
+    async def allocate(self, destination: int, source: int, reports: Sequence[LimitReport]) -> Sequence[LimitGrant]:
         self.asked += 1
         if source in self.deaf or self.chance.random() < self.lost / 2:
             raise LostError
         grants = await self.members[destination].allocate(source, reports)
         if self.chance.random() < self.lost / 2:
             raise LostError  # on its way back
-        return pb.AllocateResponse(grants=grants)
+        return grants
 
     async def poll(self, ms: int = 0, *, work: bool = True) -> None:
         """Some time passes, all shards look, and hand out what they may."""
@@ -200,12 +198,8 @@ class Stage:
         return [member.reported.concurrency for member in self.members]
 
 
-def report(
-    number: int, *, holds: int = 0, uses: int = 0, demand: int = 0, what: str = CONCURRENCY
-) -> pb.AllocationReport:
-    return pb.AllocationReport(
-        queue=QUEUE.decode(), what=what, holds=holds, uses=uses, demand=demand, number=(1 << 32) + number
-    )
+def report(number: int, *, holds: int = 0, uses: int = 0, demand: int = 0, what: str = CONCURRENCY) -> LimitReport:
+    return LimitReport(QUEUE, what, holds, uses, demand, (1 << 32) + number)
 
 
 def ledger_rows(home: Member) -> int:

@@ -9,7 +9,7 @@ from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS
 from holdfast.broker.scheduler.limiter import OWN_LIMITS
 from holdfast.limits.allocation import HELD_PERCENT
 from holdfast.limits.buckets import Rate
-from holdfast.proto.v1 import broker_calls_pb2 as pb
+from holdfast.limits.reports import LimitGrant
 from tests.unit.machine.machine_shard import QUEUE
 from tests.unit.quota.allocation_stage import HOME, Stage, ledger_rows, report
 from tests.unit.replica.small_shard import settle
@@ -181,7 +181,7 @@ async def test_a_home_that_does_not_answer_is_said_once_and_holds_up_no_other(
     member = stage.members[1]
     hangs = asyncio.Event()
 
-    async def hang(_home: int, _source: int, _reports: object) -> pb.AllocateResponse:
+    async def hang(_home: int, _source: int, _reports: object) -> list[LimitGrant]:
         await hangs.wait()
         raise AssertionError
 
@@ -200,7 +200,7 @@ async def test_asks_of_a_manager_that_stops_end(monkeypatch: pytest.MonkeyPatch)
     manager = stage.members[1].manager
     asked = asyncio.Event()
 
-    async def hang(_home: int, _source: int, _reports: object) -> pb.AllocateResponse:
+    async def hang(_home: int, _source: int, _reports: object) -> list[LimitGrant]:
         asked.set()
         await asyncio.Event().wait()
         raise AssertionError

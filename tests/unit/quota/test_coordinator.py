@@ -1,4 +1,4 @@
-"""Dealing a queue-wide limit: what is told is in the log, and never more than there is."""
+"""Allocating a queue-wide limit: what is granted is in the log, and never more than there is."""
 
 import asyncio
 
@@ -6,11 +6,11 @@ import pytest
 
 from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.broker.quota.coordinator import LEASE_MS, RATE, QuotaCoordinator
-from holdfast.proto.v1 import broker_calls_pb2 as pb
+from holdfast.limits.reports import LimitReport
 from tests.unit.quota.allocation_stage import HOME, LostError, Stage, ledger_rows, report
 
 
-async def test_books_are_written_before_a_grant_is_told() -> None:
+async def test_the_ledger_is_written_before_a_grant_is_told() -> None:
     stage = Stage(2, concurrency_max=3)
     home = stage.members[HOME]
     home.writes_fail = True
@@ -22,7 +22,7 @@ async def test_books_are_written_before_a_grant_is_told() -> None:
     assert (grant.amount, ledger_rows(home)) == (3, 1)
 
 
-async def test_a_new_leader_of_the_home_goes_on_with_the_books() -> None:
+async def test_a_new_leader_of_the_home_goes_on_with_the_ledger() -> None:
     stage = Stage(3, concurrency_max=3)
     home = stage.members[HOME]
     await home.allocate(1, [report(1, demand=2)])
@@ -31,7 +31,7 @@ async def test_a_new_leader_of_the_home_goes_on_with_the_books() -> None:
     assert grant.amount == 1
 
 
-async def test_who_goes_away_lets_nobody_in_before_the_books_are_written() -> None:
+async def test_who_goes_away_lets_nobody_in_before_the_ledger_is_written() -> None:
     stage = Stage(3, concurrency_max=3)
     home = stage.members[HOME]
     may_write = asyncio.Event()
@@ -64,14 +64,14 @@ class Settings:
         return max(6, version)
 
 
-async def test_a_home_that_knows_less_than_others_deals_nothing() -> None:
+async def test_a_home_that_knows_less_than_others_allocates_nothing() -> None:
     stage = Stage(2, concurrency_max=3)
     home = stage.members[HOME]
     coordinator = QuotaCoordinator(
         home.shard.machine, home.policies, now_ms=home.shard_ms, submit=home.submit, settings=Settings()
     )
     before = home.writes
-    (reported,) = await coordinator.allocate(1, [pb.AllocationReport(queue="q", what=SETTINGS, version=7)])
+    (reported,) = await coordinator.allocate(1, [LimitReport(b"q", SETTINGS, version=7)])
     assert (reported.version, home.writes) == (7, before), "what is told of settings is in no ledger"
     (grant,) = await coordinator.allocate(1, [report(1, demand=2)])
     assert (grant.amount, grant.unlimited) == (0, False)

@@ -1,8 +1,11 @@
 """Rows of the state as messages of the wire API."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
+from holdfast.broker.histograms import LatencyHistogram
+from holdfast.broker.leader.stats import WorkerSeen
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, format_task_id
 from holdfast.machine.outcomes import ELSEWHERE, Accepted, Claimed
 from holdfast.machine.reader import TaskView
@@ -25,6 +28,7 @@ from holdfast.machine.rows import (
     Queue,
 )
 from holdfast.proto.v1 import broker_calls_pb2 as calls_pb
+from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 _HOW = {
@@ -128,6 +132,48 @@ def fill_queue(message: pb.QueueCounts, name: str, queue: Queue) -> None:
     message.dead_total = queue.dead_total
 
 
+def fill_rates(message: pb.QueueCounts, per_second: Sequence[float]) -> None:
+    """Enqueued, claimed, succeeded, failed."""
+    (
+        message.enqueued_per_second,
+        message.claimed_per_second,
+        message.succeeded_per_second,
+        message.failed_per_second,
+    ) = per_second
+
+
+def fill_latencies(
+    message: pb.QueueCounts, by_type: Iterable[tuple[bytes, LatencyHistogram, LatencyHistogram]]
+) -> None:
+    for name, ready, claimed in by_type:
+        message.latencies.add(
+            type=name.decode(),
+            ready_to_claim=ready.counts,
+            claim_to_ack=claimed.counts,
+            ready_to_claim_ms_total=ready.total_ms,
+            claim_to_ack_ms_total=claimed.total_ms,
+        )
+
+
+def wire_worker_state(state: int) -> "queues_pb.WorkerState":
+    """The states of workers have the numbers of the wire API."""
+    return cast("queues_pb.WorkerState", state)
+
+
+def worker_message(worker: WorkerSeen) -> queues_pb.WorkerInfo:
+    return queues_pb.WorkerInfo(
+        worker=worker.name.decode(),
+        claims=worker.claims,
+        last_seen_ms=worker.last_seen_ms,
+        queues=[queue.decode() for queue in worker.queues],
+        is_waiting=worker.is_waiting,
+        state=wire_worker_state(worker.state),
+        slots=worker.slots,
+        version=worker.version.decode(),
+        desired=wire_worker_state(worker.desired),
+    )
+
+
 def error_of(view: TaskView) -> pb.TaskError | None:
     """What went wrong last, if anything did."""
     if view.conflict is not None:
@@ -191,3 +237,47 @@ def task_message(view: TaskView, *, with_payload: bool = True) -> pb.TaskInfo:
         if message.HasField("last_error"):
             message.last_error.ClearField("traceback")
     return message
+
+
+def allocate_request(
+    cluster_id: str, destination: int, source: int, reports: Iterable[LimitReport]
+) -> calls_pb.AllocateRequest:
+    """As the home of queues reads it in `limit_reports`."""
+    request = calls_pb.AllocateRequest(cluster_id=cluster_id, destination_shard=destination, source_shard=source)
+    for report in reports:
+        queue, what, holds, uses, demand, number, version = report
+        request.reports.add(
+            queue=queue.decode(), what=what, holds=holds, uses=uses, demand=demand, number=number, version=version
+        )
+    return request
+
+
+def limit_reports(request: calls_pb.AllocateRequest) -> list[LimitReport]:
+    return [
+        LimitReport(
+            message.queue.encode(), message.what, message.holds, message.uses, message.demand, message.number,
+            message.version,
+        )
+        for message in request.reports
+    ]  # fmt: skip
+
+
+def allocate_response(grants: Iterable[LimitGrant]) -> calls_pb.AllocateResponse:
+    """As another shard reads it in `limit_grants`."""
+    response = calls_pb.AllocateResponse()
+    for grant in grants:
+        response.grants.add(
+            queue=grant.queue.decode(), what=grant.what, amount=grant.amount, lease_ms=grant.lease_ms,
+            unlimited=grant.unlimited, number=grant.number, version=grant.version,
+        )  # fmt: skip
+    return response
+
+
+def limit_grants(response: calls_pb.AllocateResponse) -> list[LimitGrant]:
+    return [
+        LimitGrant(
+            message.queue.encode(), message.what, message.amount, message.lease_ms, message.unlimited, message.number,
+            message.version,
+        )
+        for message in response.grants
+    ]  # fmt: skip

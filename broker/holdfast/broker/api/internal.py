@@ -31,7 +31,9 @@ class Senders(Protocol):
         any will do; one that nobody has heard of yet is refused."""
         ...
 
-    def settings_news(self, request: pb.SettingsNewsRequest) -> pb.SettingsNewsResponse: ...
+    def settings_news(self, cluster_id: str, after_version: int) -> list[tuple[str, int]]:
+        """Queues of newer settings, and their versions."""
+        ...
 
 
 class _Method(NamedTuple):
@@ -103,7 +105,8 @@ class InternalService:
         return checked
 
     async def _settings_news(self, _sender: str, _shard: int, request: pb.SettingsNewsRequest) -> Message:
-        return self._senders.settings_news(request)
+        newer = self._senders.settings_news(request.cluster_id, request.after_version)
+        return pb.SettingsNewsResponse(queues=[pb.QueueVersion(queue=name, version=version) for name, version in newer])
 
     def _check_source(self, sender: str, request: Any) -> None:
         incarnation = getattr(request, "source_incarnation", 0)

@@ -4,7 +4,14 @@ import asyncio
 from itertools import islice
 
 from holdfast.broker.api.answering import Answering
-from holdfast.broker.api.conversion import fill_queue, task_message
+from holdfast.broker.api.conversion import (
+    fill_latencies,
+    fill_queue,
+    fill_rates,
+    task_message,
+    wire_worker_state,
+    worker_message,
+)
 from holdfast.broker.api.purging import Purging
 from holdfast.broker.api.validation import PAGE_DEFAULT, PAGE_MAX, Validator
 from holdfast.broker.config import BrokerConfig
@@ -47,7 +54,7 @@ class QueueService:
                 answering.reject(item, None, error)
                 continue
             self._fill_counts(item.counts, queue, counters)
-            self._shard.stats.fill_latencies(item.counts, queue)
+            fill_latencies(item.counts, self._shard.stats.latencies_of(queue))
         return response
 
     async def list_queues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
@@ -71,7 +78,7 @@ class QueueService:
         message.waiting_reserves = self._shard.waiting_for(name)
         message.paused = policy.paused
         message.dead_alert = bool(policy.dead_alert_at) and counters.dead >= policy.dead_alert_at
-        self._shard.stats.fill_rates(message, name)
+        fill_rates(message, self._shard.stats.rates.per_second(name))
 
     async def purge_queue(self, request: queues_pb.PurgeQueueRequest) -> queues_pb.PurgeQueueResponse:
         return await self._purging.purge_page(request)
@@ -103,7 +110,7 @@ class QueueService:
     async def heartbeat(self, request: queues_pb.HeartbeatRequest) -> queues_pb.HeartbeatResponse:
         beat = self._validator.heartbeat(request)
         desired = self._shard.stats.heartbeat(beat, self._shard.now_ms())
-        return queues_pb.HeartbeatResponse(desired=desired, next_ms=self._heartbeat_ms)
+        return queues_pb.HeartbeatResponse(desired=wire_worker_state(desired), next_ms=self._heartbeat_ms)
 
     async def signal_worker(self, request: queues_pb.SignalWorkerRequest) -> queues_pb.SignalWorkerResponse:
         name, desired = self._validator.worker_signal(request)
@@ -111,10 +118,12 @@ class QueueService:
         if state is None:
             sentence = "Expected {field} to be a worker that has heartbeats, but none came in the last minute."
             raise RefusedError(WORKER_NOT_FOUND, sentence, "worker")
-        return queues_pb.SignalWorkerResponse(state=state)
+        return queues_pb.SignalWorkerResponse(state=wire_worker_state(state))
 
     async def list_workers(self, request: queues_pb.ListWorkersRequest) -> queues_pb.ListWorkersResponse:
         limit = self._validator.page_size(request.page_size, PAGE_DEFAULT, PAGE_MAX)
         after = self._validator.worker_page_token(request.page_token)
         await self._shard.read_barrier()
-        return self._shard.stats.workers_page(after, limit)
+        workers, more = self._shard.stats.workers_page(after, limit)
+        next_page_token = workers[-1].name.hex() if more else ""
+        return queues_pb.ListWorkersResponse(workers=map(worker_message, workers), next_page_token=next_page_token)

@@ -12,7 +12,7 @@ from holdfast.broker.api.home_guard import HomeGuard
 from holdfast.broker.api.validation import PAGE_DEFAULT, PAGE_MAX, Validator
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.schedule_manager import GRACE_MS
-from holdfast.broker.leader.schedule_specs import CATCH_UPS, TIME_ZONE_DEFAULT, TickTasks, timetable_of
+from holdfast.broker.policy.schedule_specs import CATCH_UPS, TIME_ZONE_DEFAULT, TickTasks, timetable_of
 from holdfast.broker.replica.shard import Shard
 from holdfast.cron.errors import CronError
 from holdfast.cron.ticks import upcoming

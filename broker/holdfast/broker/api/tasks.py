@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast.broker.api.answering import Answering, in_order, succeeded
 from holdfast.broker.api.claims import fill_claims, read_claims
 from holdfast.broker.api.conversion import (
+    allocate_response,
     fill_follow_up,
+    limit_reports,
     task_message,
     wire_state,
 )
@@ -19,12 +21,13 @@ from holdfast.broker.api.schedules import ScheduleService
 from holdfast.broker.api.validation import Validator
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
-from holdfast.broker.leader.decisions import fail_verdict, merge
+from holdfast.broker.leader.decisions import fail_verdict
 from holdfast.broker.leader.result_waiters import ENDS
 from holdfast.broker.leader.suspects import RunDry
 from holdfast.broker.metrics import Metrics
-from holdfast.broker.policy.envelopes import brief_error, retry_of
 from holdfast.broker.policy.policies import EffectivePolicy, Policies, RetentionPart, default_policy
+from holdfast.broker.policy.retry_rules import rules_of
+from holdfast.broker.policy.task_errors import brief_error
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine import rejections
 from holdfast.machine.entries import (
@@ -324,8 +327,8 @@ class TaskService:
         (task,) = self._shard.executions([task_id])
         if task is None:
             return FailItem(task_id, token, now_ms + 1, NOT_DEAD, error, brief)  # it is refused
-        own = retry_of(envelope_of(task_id)) if task.flags & HAS_RETRY else None
-        rules = merge(self._policy_of(task, policies), own)
+        own = envelope_of(task_id) if task.flags & HAS_RETRY else None
+        rules = rules_of(self._policy_of(task, policies), own)
         verdict = fail_verdict(task, gave_up=item.dead, error_type=item.error.type, rules=rules)
         if verdict != NOT_DEAD:
             return FailItem(task_id, token, 0, verdict, error, brief)
@@ -423,8 +426,7 @@ class TaskService:
     async def allocate(self, request: calls_pb.AllocateRequest) -> calls_pb.AllocateResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""
         self._validator.allocation_reports(request, self._cluster_id(), self._shard.number)
-        grants = await self._shard.allocate(request.source_shard, request.reports)
-        return calls_pb.AllocateResponse(grants=grants)
+        return allocate_response(await self._shard.allocate(request.source_shard, limit_reports(request)))
 
     # --- shared -----------------------------------------------------------------------------------------------
 

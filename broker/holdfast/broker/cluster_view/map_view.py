@@ -18,7 +18,6 @@ from holdfast.cluster.map.records import Handover
 from holdfast.cluster.map.store_nodes import WrongClusterError
 from holdfast.limits.equal_parts import WHOLE, Part
 from holdfast.machine.new_tasks import NewTask
-from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import ever, owner_of_task, visible
 from holdfast.serving.logs import get_logger
@@ -121,19 +120,18 @@ class MapClusterView:
     def settings_version(self, queue: bytes) -> int:
         return self.map.queue_version(queue.decode())
 
-    def settings_news(self, request: pb.SettingsNewsRequest) -> pb.SettingsNewsResponse:
-        """Of queues that were changed together all are told, or none."""
+    def settings_news(self, cluster_id: str, after_version: int) -> list[tuple[str, int]]:
+        """Queues of newer settings, and their versions. Of queues that were changed together all are told, or none."""
         cluster_map = self.map
-        if not self.cluster_id or request.cluster_id != self.cluster_id:
+        if not self.cluster_id or cluster_id != self.cluster_id:
             raise RefusedError(INVALID_FIELD, "Expected a call from a node of the same cluster.", "cluster_id")
         newer = sorted(
             (version, name)
             for name in cluster_map.queues
-            if (version := cluster_map.queue_version(name)) > request.after_version
+            if (version := cluster_map.queue_version(name)) > after_version
         )
         last = newer[:NEWS_QUEUES][-1][0] if newer else 0
-        reported = [pb.QueueVersion(queue=name, version=version) for version, name in newer if version <= last]
-        return pb.SettingsNewsResponse(queues=reported)
+        return [(name, version) for version, name in newer if version <= last]
 
     def age_s(self) -> float | None:
         return self.freshness.age_s

@@ -9,11 +9,11 @@ reserver.py           claims, from the call to the log and back; picking.py: wha
 waiters.py            calls that wait for a task; ready_waiters.py: the same for routers, without claiming
 suspects.py           who is given tasks that may have silenced their worker
 result_waiters.py     calls that wait for tasks to finish
-decisions.py          retry times and verdicts, before an entry is written                        (pure)
+decisions.py          verdicts on tasks, before an entry is written                                (pure)
 
 sweeps.py             indexes in the order of time, each with a sweep that wakes when its first row is due
 timers.py             leases, due tasks, purges; expiring.py: what becomes of a claim that ran out
-schedule_manager.py   ticks become tasks; schedule_specs.py: what a stored schedule says           (pure)
+schedule_manager.py   ticks become tasks
 watermarks.py         raises low-water marks that no claim raises
 outbox_relay.py       brings tasks to the shards that they belong to
 

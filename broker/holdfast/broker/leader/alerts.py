@@ -6,9 +6,8 @@ Whom it could not be told is told again later, for as long as it is true.
 from collections.abc import Callable, Iterable
 
 from holdfast.broker.leader.webhooks import Notifier
-from holdfast.broker.policy.policies import Policies
+from holdfast.broker.policy.policies import Policies, alerts
 from holdfast.machine.machine import Machine
-from holdfast.proto.v1.cluster_pb2 import QueuePolicy as PolicyMessage
 from holdfast.serving.logs import get_logger
 
 CALM_PERCENT = 90  # of the threshold: below it the alert is over, and can be raised again
@@ -68,7 +67,7 @@ class Alerts:
             return
         rows, more = self._reader.all_settings(self._scanned_up_to, SCANNED_MAX)
         for queue, settings in rows:
-            if PolicyMessage.FromString(settings.policy).dead_alert_at:
+            if alerts(settings):
                 self._poll_one(queue)
         self._scanned_up_to = rows[-1][0] if more else None
 

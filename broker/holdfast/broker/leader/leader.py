@@ -24,10 +24,10 @@ from holdfast.broker.quota.coordinator import QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import Outlook
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.common.service import Service
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.machine import Machine
-from holdfast.proto.v1 import broker_calls_pb2 as pb
 
 
 def _own_limits(_queue: bytes) -> Allowance:
@@ -83,7 +83,7 @@ class Leadership:
         """None: there is no other shard."""
         if context.others is None:
             return None
-        return SettingsGuard(shard, context.cluster_view, context.others.allocate, self.limits_changed)
+        return SettingsGuard(shard, context.cluster_view, context.others, self.limits_changed)
 
     def _allocations(self, machine: Machine, context: NodeContext) -> AllocationManager | None:
         """None: no queue is spread, for there is no other shard."""
@@ -94,7 +94,7 @@ class Leadership:
             view=context.cluster_view, others=context.others, handing_out=self, settings=self.settings,
         )  # fmt: skip
 
-    async def allocate(self, shard: int, reports: Sequence[pb.AllocationReport]) -> list[pb.AllocationGrant]:
+    async def allocate(self, shard: int, reports: Sequence[LimitReport]) -> list[LimitGrant]:
         """Answers another shard about limits of queues whose home is here. Raises what the log raises."""
         return await self.coordinator.allocate(shard, reports, self.allocations)
 

@@ -9,10 +9,10 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.proposals import Proposal
 from holdfast.broker.leader.webhooks import Notifier, NoWebhooks
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.policy.settings_guard import Homes
 from holdfast.machine.entries import Entry
 from holdfast.machine.outcomes import Outcome
 from holdfast.machine.rows import OutboxMessage
-from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import RefusedError
 
 
@@ -58,19 +58,13 @@ class Proposer(Housekeeping, Protocol):
         ...
 
 
-class OtherShards(Protocol):
+class OtherShards(Homes, Protocol):
     """The leaders of other shards, wherever they are. Raises what it likes: it is called again."""
 
     async def deliver(
         self, destination: int, source: int, incarnation: int, first_sequence: int, messages: Sequence[OutboxMessage]
     ) -> int:
         """Up to which message the destination has them now."""
-        ...
-
-    async def allocate(
-        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
-    ) -> pb.AllocateResponse:
-        """What the coordinator of limits there says to what is held and wanted here."""
         ...
 
 

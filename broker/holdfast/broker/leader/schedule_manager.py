@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.roles import Housekeeping, Time
-from holdfast.broker.leader.schedule_specs import CATCH_UPS, TickTasks, timetable_of
 from holdfast.broker.leader.sweeps import Sweep
 from holdfast.broker.metrics import Metrics
 from holdfast.broker.policy.policies import Policies
+from holdfast.broker.policy.schedule_specs import TickTasks, read_schedule
 from holdfast.broker.policy.task_specs import TaskSpecs
 from holdfast.common.service import Service
 from holdfast.cron.ticks import CATCH_UP_TICKS_MAX, catch_up
@@ -24,7 +24,6 @@ from holdfast.machine.operator_entries import FireSchedule
 from holdfast.machine.outcomes import Fired, Outcome
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.rows import NO_TASK, Schedule
-from holdfast.proto.v1 import schedules_pb2 as pb
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
 
@@ -133,16 +132,15 @@ class ScheduleManager(Service):
         if not is_due or self._unusable.get((queue, name)) == schedule.version:
             return None
         try:
-            spec = pb.ScheduleSpec.FromString(schedule.body)
-            policy = CATCH_UPS.get(spec.catch_up, "one")
+            stored = read_schedule(self._task_specs, name, schedule.body)
             grace_ms = GRACE_MS + max(0, now_ms - self._here_since_ms)
-            timetable = timetable_of(spec.expression, spec.time_zone)
-            ticks, next_ms = catch_up(policy, timetable, schedule.next_ms - 1, now_ms, CATCH_UP_TICKS_MAX, grace_ms)
-            tasks = TickTasks(self._task_specs, name, spec)
+            ticks, next_ms = catch_up(
+                stored.catch_up, stored.timetable, schedule.next_ms - 1, now_ms, CATCH_UP_TICKS_MAX, grace_ms
+            )
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one schedule is no reason to stop the others
             self._put_aside(queue, name, schedule.version, error)
             return None
-        return _Plan(queue, name, schedule.version, spec.overlap or pb.OVERLAP_ALLOW, ticks, next_ms or 0, tasks)
+        return _Plan(queue, name, schedule.version, stored.overlap, ticks, next_ms or 0, stored.tasks)
 
     def _next_entry(self, plan: _Plan, tick: int) -> FireSchedule | None:
         """The ticks from number `at` on, as many as an entry may have. None if no task can be made of them."""

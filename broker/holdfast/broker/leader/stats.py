@@ -16,8 +16,6 @@ from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import READY_TO_CLAIM, Effects, StateDuration
 from holdfast.machine.machine import Machine
-from holdfast.proto.v1 import queues_pb2 as queues_pb
-from holdfast.proto.v1 import tasks_pb2 as pb
 
 SAMPLE_SECONDS = 5.0
 SAMPLES_MAX = 13  # the first and the last are a minute apart
@@ -30,12 +28,15 @@ WORKER_QUEUES_MAX = 64
 TIMED_KEEP_MS = 10 * 60 * 1000  # how long a queue has its place among those that are timed, once all are taken
 WORKER_KEEP_MS = 60 * 60 * 1000  # after which a worker that nothing is heard of and that holds nothing is forgotten
 WORKER_SILENT_MS = 60 * 1000  # after which a worker is gone if it has heartbeats here, and otherwise not listed
-NO_STATE = queues_pb.WORKER_STATE_UNSPECIFIED
-QUIET = queues_pb.WORKER_STATE_QUIET
-DRAINED = queues_pb.WORKER_STATE_DRAINED
-STOPPING = queues_pb.WORKER_STATE_STOPPING
-GONE = queues_pb.WORKER_STATE_GONE
 _IDLE_SCANNED = 32  # workers that are looked at for one that holds nothing, if one must be forgotten
+
+# States of workers: the numbers of the wire API.
+NO_STATE = 0  # it has no heartbeats
+RUNNING = 1
+QUIET = 2
+STOPPING = 3
+GONE = 4
+DRAINED = 5
 
 _Pair = tuple[LatencyHistogram, LatencyHistogram]  # from ready to claim, from claim to ack
 _Totals = tuple[int, int, int, int]  # enqueued, claimed, succeeded, failed
@@ -47,10 +48,24 @@ class Heartbeat(NamedTuple):
     """What a worker says of itself."""
 
     worker: bytes
-    state: queues_pb.WorkerState
+    state: int
     slots: int
     version: bytes
     queues: tuple[bytes, ...]
+
+
+class WorkerSeen(NamedTuple):
+    """A worker, as the leader of one shard knows it."""
+
+    name: bytes
+    claims: int  # that it holds
+    last_seen_ms: int
+    queues: tuple[bytes, ...]
+    is_waiting: bool
+    state: int
+    slots: int
+    version: bytes
+    desired: int
 
 
 class _Worker:
@@ -68,7 +83,7 @@ class _Worker:
     def is_silent(self, now_ms: int) -> bool:
         return self.last_seen_ms < now_ms - WORKER_SILENT_MS and not self.waiting
 
-    def state_at(self, now_ms: int) -> queues_pb.WorkerState:
+    def state_at(self, now_ms: int) -> int:
         """It is gone if it has said so, or if nothing was heard of it for long."""
         return GONE if self.state != NO_STATE and self.is_silent(now_ms) else self.state
 
@@ -243,7 +258,7 @@ class Stats(Service):
         worker.last_seen_ms = now_ms
         return worker
 
-    def heartbeat(self, beat: Heartbeat, now_ms: int) -> queues_pb.WorkerState:
+    def heartbeat(self, beat: Heartbeat, now_ms: int) -> int:
         """Takes note of it; returns the state that is wanted of the worker, if it is another one."""
         worker = self.worker_seen(beat.worker, now_ms)
         assert worker is not None, "one with heartbeats has a name"
@@ -253,7 +268,7 @@ class Stats(Service):
             worker.desired = NO_STATE  # it has heard of it, or will not come back from where it is
         return worker.desired
 
-    def signal(self, name: bytes, desired: queues_pb.WorkerState) -> queues_pb.WorkerState | None:
+    def signal(self, name: bytes, desired: int) -> int | None:
         """The worker is to hear of it with its next heartbeat. Returns what its last one said; None if there is no such
         worker."""
         worker = self._workers.get(name)
@@ -285,24 +300,10 @@ class Stats(Service):
             return None
         return row.enqueued_total, row.claimed_total, row.succeeded_total, row.failed_total
 
-    def fill_rates(self, message: pb.QueueCounts, queue: bytes) -> None:
-        (
-            message.enqueued_per_second,
-            message.claimed_per_second,
-            message.succeeded_per_second,
-            message.failed_per_second,
-        ) = self.rates.per_second(queue)
-
-    def fill_latencies(self, message: pb.QueueCounts, queue: bytes) -> None:
+    def latencies_of(self, queue: bytes) -> list[tuple[bytes, LatencyHistogram, LatencyHistogram]]:
+        """(type, from ready to claim, from claim to ack), by type."""
         timed = self._timings.get(queue)
-        for name, (ready, claimed) in sorted(timed.types.items() if timed is not None else ()):
-            message.latencies.add(
-                type=name.decode(),
-                ready_to_claim=ready.counts,
-                claim_to_ack=claimed.counts,
-                ready_to_claim_ms_total=ready.total_ms,
-                claim_to_ack_ms_total=claimed.total_ms,
-            )
+        return [(name, *pair) for name, pair in sorted(timed.types.items())] if timed is not None else []
 
     def latencies(self) -> Iterator[tuple[bytes, bytes, LatencyHistogram, LatencyHistogram]]:
         """(queue, type, from ready to claim, from claim to ack) of all that is told apart."""
@@ -315,8 +316,8 @@ class Stats(Service):
         """Of those that were heard of lately."""
         return self._workers.keys()
 
-    def workers_page(self, after: bytes, limit: int) -> queues_pb.ListWorkersResponse:
-        """Workers by name: those that were seen lately, and those that hold claims.
+    def workers_page(self, after: bytes, limit: int) -> tuple[list[WorkerSeen], bool]:
+        """Workers by name: those that were seen lately, and those that hold claims; and whether there are more.
 
         Of those that are silent only the ones with heartbeats are told, which are gone: other shards may have seen them
         since. A shard without their heartbeats, or a new leader of the one that had them, cannot know whether there
@@ -328,25 +329,16 @@ class Stats(Service):
         seen = (name for name, worker in self._workers.items() if worker.state or not worker.is_silent(now_ms))
         names.update(sorted(name for name in seen if name > after)[: limit + 1])
         page = sorted(names)[: limit + 1]
-        response = queues_pb.ListWorkersResponse()
-        for name in page[:limit]:
-            worker = self._workers.get(name) or _Worker()
-            response.workers.add(
-                worker=name.decode(),
-                claims=self._machine.worker_claims(name),
-                last_seen_ms=worker.last_seen_ms,
-                queues=[queue.decode() for queue in worker.queues],
-                is_waiting=worker.waiting > 0,
-                state=worker.state_at(now_ms),
-                slots=worker.slots,
-                version=worker.version.decode(),
-                desired=worker.desired,
-            )
-        if len(page) > limit:
-            response.next_page_token = page[limit - 1].hex()
-        return response
+        return [self._seen(name, now_ms) for name in page[:limit]], len(page) > limit
+
+    def _seen(self, name: bytes, now_ms: int) -> WorkerSeen:
+        worker = self._workers.get(name) or _Worker()
+        return WorkerSeen(
+            name, self._machine.worker_claims(name), worker.last_seen_ms, worker.queues, worker.waiting > 0,
+            worker.state_at(now_ms), worker.slots, worker.version, worker.desired,
+        )  # fmt: skip
 
 
-def _as_asked(state: queues_pb.WorkerState) -> queues_pb.WorkerState:
+def _as_asked(state: int) -> int:
     """A worker that has nothing left is quiet, as it was asked to be."""
     return QUIET if state == DRAINED else state

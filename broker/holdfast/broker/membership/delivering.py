@@ -6,11 +6,12 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from holdfast.broker.api.conversion import receive_request
+from holdfast.broker.api.conversion import allocate_request, limit_grants, receive_request
 from holdfast.broker.api.internal import ALLOCATE, RECEIVE_TASKS
 from holdfast.broker.cluster_view.map_view import MapClusterView
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.peers.peer_calls import PeerCallFailedError, PeerCalls
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.machine.rows import OutboxMessage
 from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, RefusedError
@@ -39,17 +40,10 @@ class Deliveries:
         answer = await self._ask_leader(destination, RECEIVE_TASKS, request, pb.ReceiveTasksResponse.FromString)
         return answer.received
 
-    async def allocate(
-        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
-    ) -> pb.AllocateResponse:
+    async def allocate(self, destination: int, source: int, reports: Sequence[LimitReport]) -> Sequence[LimitGrant]:
         """What the leader of the home shard of queues grants to another shard of them."""
-        request = pb.AllocateRequest(
-            cluster_id=self._cluster_view.cluster_id,
-            destination_shard=destination,
-            source_shard=source,
-            reports=reports,
-        )
-        return await self._ask_leader(destination, ALLOCATE, request, pb.AllocateResponse.FromString)
+        request = allocate_request(self._cluster_view.cluster_id, destination, source, reports)
+        return limit_grants(await self._ask_leader(destination, ALLOCATE, request, pb.AllocateResponse.FromString))
 
     async def _ask_leader(
         self, destination: int, method: int, request: Message, parse: Callable[[bytes], Answer]

@@ -150,6 +150,11 @@ def nearest(value: float, low: float, high: float) -> float:
     return min(max(low, value), high)
 
 
+def alerts(settings: SettingsRow) -> bool:
+    """Whether a queue has a number of dead letters that raises an alert."""
+    return bool(PolicyMessage.FromString(settings.policy).dead_alert_at)
+
+
 def parse_policy(data: bytes, default: EffectivePolicy, delay_ms_max: int) -> EffectivePolicy:
     """A stored policy over the default one. Raises protobuf's DecodeError if it is none."""
     message = PolicyMessage.FromString(data)

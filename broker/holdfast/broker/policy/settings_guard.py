@@ -15,11 +15,11 @@ seconds only, so that nobody waits for ever for a version that an etcd set back 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from holdfast.common.service import Service
-from holdfast.proto.v1 import broker_calls_pb2 as pb
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.serving.logs import get_logger
 
 SETTINGS = "settings"  # what such a report is about
@@ -35,8 +35,14 @@ QUEUES_MAX = 10_000
 
 _log = get_logger(__name__)
 
-# (home shard, this shard, reports) -> the home's answer. Raises what it likes: it is called again.
-AskHome = Callable[[int, int, Sequence[pb.AllocationReport]], Awaitable[pb.AllocateResponse]]
+
+class Homes(Protocol):
+    """The leaders of other shards, as the homes of queues."""
+
+    async def allocate(self, destination: int, source: int, reports: Sequence[LimitReport]) -> Sequence[LimitGrant]:
+        """What the coordinator of limits there says to what is held and wanted here, and to the settings that are known
+        here. Raises what it likes: it is called again."""
+        ...
 
 
 class KnownSettings(Protocol):
@@ -71,14 +77,14 @@ class SettingsGuard(Service):
         self,
         shard: int,
         known: KnownSettings,
-        ask_home: AskHome,
+        homes: Homes,
         on_change: Callable[[bytes], None],
         now_s: Callable[[], float] = _boot_seconds,
     ) -> None:
         super().__init__(self._run)
         self._shard = shard
         self._known = known
-        self._ask_home = ask_home
+        self._homes = homes
         self._on_change = on_change
         self._now_s = now_s
         self.newer: dict[bytes, _Newer] = {}  # by queue: a version that others know
@@ -179,17 +185,15 @@ class SettingsGuard(Service):
     async def _ask(self, home: int, queues: Sequence[bytes]) -> None:
         asked_s = self._now_s()
         self._asked_s |= dict.fromkeys(queues, asked_s)
-        reports = [
-            pb.AllocationReport(queue=queue.decode(), what=SETTINGS, version=self._version(queue)) for queue in queues
-        ]
+        reports = [LimitReport(queue, SETTINGS, version=self._version(queue)) for queue in queues]
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await self._ask_home(home, self._shard, reports)
+                grants = await self._homes.allocate(home, self._shard, reports)
         except Exception as error:  # noqa: BLE001 - however it failed, it is tried again
             _log.debug("settings_not_confirmed", shard=self._shard, home=home, error=str(error) or type(error).__name__)
             return
-        for grant in answer.grants:
-            self._answered(grant.queue.encode(), grant.version, asked_s)
+        for grant in grants:
+            self._answered(grant.queue, grant.version, asked_s)
 
     def _answered(self, queue: bytes, newest: int, asked_s: float) -> None:
         if newest > self._version(queue):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.broker.policy.policies import EffectivePolicy, Policies
-from holdfast.broker.policy.settings_guard import SettingsGuard
+from holdfast.broker.policy.settings_guard import Homes, SettingsGuard
 from holdfast.broker.quota.coordinator import CONCURRENCY, LEASE_MS, RATE, QuotaCoordinator
 from holdfast.broker.scheduler.allocation_use import AllocationUse, Outlook, Seen
 from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
@@ -21,8 +21,8 @@ from holdfast.common.service import Service
 from holdfast.limits.allocation import HELD_PERCENT, Grant, Holding
 from holdfast.limits.buckets import Rate, part_of
 from holdfast.limits.equal_parts import Part
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.machine.machine import Machine
-from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.serving.logs import get_logger
 
 POLL_SECONDS = 0.5
@@ -113,15 +113,6 @@ class SpreadQueues(Protocol):
         """Which part of the shards of a queue the shard `here` is."""
 
 
-class Coordinators(Protocol):
-    """Of other shards."""
-
-    async def allocate(
-        self, destination: int, source: int, reports: Sequence[pb.AllocationReport]
-    ) -> pb.AllocateResponse:
-        """What the coordinator there says. Raises what it likes: it is called again."""
-
-
 class HandingOut(Protocol):
     """What hands out the tasks of this shard."""
 
@@ -146,7 +137,7 @@ class AllocationManager(Service):
         coordinator: QuotaCoordinator,
         *,
         view: SpreadQueues,
-        others: Coordinators,
+        others: Homes,
         handing_out: HandingOut,
         settings: SettingsGuard | None = None,
         now_s: Callable[[], float] = _boot_seconds,
@@ -414,7 +405,7 @@ class AllocationManager(Service):
         recent = claimed * 1_000_000 // max(1, now_ms - shared.counted_ms)
         return min(total, max(QUIET_RATE_MILLI, 2 * recent))
 
-    def _report(self, queue: bytes, shared: _Shared, what: str) -> pb.AllocationReport:
+    def _report(self, queue: bytes, shared: _Shared, what: str) -> LimitReport:
         policy, now_ms, limit = self._policies.of(queue), self._now_ms(), shared.limits[what]
         if what == CONCURRENCY:
             uses, demand = self._slots(queue, policy, shared)
@@ -425,16 +416,13 @@ class AllocationManager(Service):
         report = limit.holding.report(uses, demand, now_ms)
         limit.asked_ms, limit.answered = now_ms, False
         limit.reported, limit.is_under_allocated = max(report.holds, uses), demand > 0
-        return pb.AllocationReport(
-            queue=queue.decode(), what=what, holds=report.holds, uses=report.uses, demand=report.demand,
-            number=report.number,
-        )  # fmt: skip
+        return LimitReport(queue, what, report.holds, report.uses, report.demand, report.number)
 
     async def _ask(self, home: int, dues: list[tuple[bytes, _Shared, list[str]]]) -> None:
         """Reports are made when they are sent: their leases count from then."""
         dues = list(dues)
         while dues:
-            reports: list[pb.AllocationReport] = []
+            reports: list[LimitReport] = []
             while dues and len(reports) + len(dues[-1][2]) <= REPORTS_MAX:
                 queue, shared, due = dues.pop()
                 reports += [self._report(queue, shared, what) for what in due]
@@ -449,10 +437,10 @@ class AllocationManager(Service):
             for grant in grants:
                 self._accept(grant, demands.get((grant.queue, grant.what), 0))
 
-    async def _ask_home(self, home: int, reports: list[pb.AllocationReport]) -> Sequence[pb.AllocationGrant]:
+    async def _ask_home(self, home: int, reports: list[LimitReport]) -> Sequence[LimitGrant]:
         if home == self._shard:
             return await self._coordinator.allocate(self._shard, reports, self)
-        return (await self._others.allocate(home, self._shard, reports)).grants
+        return await self._others.allocate(home, self._shard, reports)
 
     def _note_silence(self, home: int, error: Exception) -> None:
         now_s = self._now_s()
@@ -463,8 +451,8 @@ class AllocationManager(Service):
 
     # --- what was granted -------------------------------------------------------------------------------------
 
-    def _accept(self, grant: pb.AllocationGrant, demand: int) -> None:
-        queue = grant.queue.encode()
+    def _accept(self, grant: LimitGrant, demand: int) -> None:
+        queue = grant.queue
         shared = self.queues.get(queue)
         limit = None if shared is None else shared.limits.get(grant.what)
         if shared is None or limit is None:

@@ -11,12 +11,12 @@ from typing import NamedTuple, Protocol
 from holdfast.broker.policy.policies import Policies
 from holdfast.broker.policy.settings_guard import SETTINGS
 from holdfast.limits.allocation import Allocation, AllocationReport, allocate
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.machine import keys
 from holdfast.machine.entries import Entry
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import SetAllocations
 from holdfast.machine.outcomes import Outcome
-from holdfast.proto.v1 import broker_calls_pb2 as pb
 
 LEASE_MS = 10_000
 SHARDS_MAX = 4096  # of one queue; a cluster has at most 1,024
@@ -78,8 +78,8 @@ class QuotaCoordinator:
         self._one_at_a_time = asyncio.Lock()  # the next report must be answered from the ledger of the one before
 
     async def allocate(
-        self, shard: int, reports: Sequence[pb.AllocationReport], at_home: AtHome | None = None
-    ) -> list[pb.AllocationGrant]:
+        self, shard: int, reports: Sequence[LimitReport], at_home: AtHome | None = None
+    ) -> list[LimitGrant]:
         """Answers reports of a shard. Raises if what was decided may not be in the log: then nothing was granted.
         `at_home`: None if the home shard itself hands out nothing of queues that are spread."""
         await self._one_at_a_time.acquire()
@@ -87,8 +87,8 @@ class QuotaCoordinator:
         return await asyncio.shield(self._allocate_and_let_in(shard, reports, at_home))
 
     async def _allocate_and_let_in(
-        self, shard: int, reports: Sequence[pb.AllocationReport], at_home: AtHome | None
-    ) -> list[pb.AllocationGrant]:
+        self, shard: int, reports: Sequence[LimitReport], at_home: AtHome | None
+    ) -> list[LimitGrant]:
         try:
             ledgers: dict[tuple[bytes, str], _Ledger] = {}
             grants = [self._answer(shard, report, ledgers, at_home) for report in reports]
@@ -103,20 +103,19 @@ class QuotaCoordinator:
     def _answer(
         self,
         shard: int,
-        reported: pb.AllocationReport,
+        reported: LimitReport,
         ledgers: dict[tuple[bytes, str], _Ledger],
         at_home: AtHome | None,
-    ) -> pb.AllocationGrant:
-        queue, what = reported.queue.encode(), reported.what
-        grant = pb.AllocationGrant(queue=reported.queue, what=what, number=reported.number, lease_ms=LEASE_MS)
+    ) -> LimitGrant:
+        queue, what = reported.queue, reported.what
+        grant = LimitGrant(queue, what, number=reported.number, lease_ms=LEASE_MS)
         if what == SETTINGS:
-            if self._settings is not None:
-                grant.version = self._settings.reported(queue, reported.version)
-            return grant
+            if self._settings is None:
+                return grant
+            return grant._replace(version=self._settings.reported(queue, reported.version))
         total = self._total(queue, what)
         if total is None:
-            grant.unlimited = True
-            return grant
+            return grant._replace(unlimited=True)
         if at_home is not None and not at_home.takes_part(queue):
             return grant  # of nothing: who asks has heard of a spread that this node has not heard of, or is behind
         now_ms = self._now_ms()
@@ -133,10 +132,8 @@ class QuotaCoordinator:
         ledger.current.clear()
         ledger.current.update(allocated.ledger)
         if allocated.grant is None:
-            grant.number = 0
-        else:
-            grant.amount, grant.lease_ms = allocated.grant.amount, allocated.grant.lease_ms
-        return grant
+            return grant._replace(number=0)
+        return grant._replace(amount=allocated.grant.amount, lease_ms=allocated.grant.lease_ms)
 
     def _total(self, queue: bytes, what: str) -> int | None:
         limits = self._policies.of(queue).limits

@@ -23,6 +23,7 @@ from holdfast.broker.replica.decoded_entries import DecodedEntries
 from holdfast.broker.replica.read_barrier import ReadBarrier
 from holdfast.broker.replica.replication import Replicator
 from holdfast.broker.round_budget import RoundBudget
+from holdfast.limits.reports import LimitGrant, LimitReport
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import MACHINE_LEVEL, Entry, LeaderStarted, RaiseLevel, SetQueue
 from holdfast.machine.machine import Machine
@@ -31,7 +32,6 @@ from holdfast.machine.outcomes import Changed, Claimed, Outcome
 from holdfast.machine.reader import Reader, TaskView
 from holdfast.machine.rejections import task_not_found
 from holdfast.machine.rows import Execution, Queue
-from holdfast.proto.v1 import broker_calls_pb2 as pb
 from holdfast.raft.messages import EntryKind, LogEntry
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError, change_refused, shutting_down
 from holdfast.storage.rocksdb import StateFullError
@@ -477,7 +477,7 @@ class Shard:
             raise RefusedError(rejection.code, rejection.message, field="task_id")
         return task
 
-    async def allocate(self, source: int, reports: Sequence[pb.AllocationReport]) -> list[pb.AllocationGrant]:
+    async def allocate(self, source: int, reports: Sequence[LimitReport]) -> list[LimitGrant]:
         """Allocates limits of queues whose home is here to another shard; refuses if this node does not lead."""
         return await self._leads().allocate(source, reports)
 

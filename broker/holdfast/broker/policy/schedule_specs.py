@@ -1,6 +1,7 @@
 """What a stored schedule says: its times, and the task of each of its ticks. Pure."""
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from holdfast.broker.policy.policies import Policies
 from holdfast.broker.policy.task_specs import TaskSpecs
@@ -25,6 +26,15 @@ def timetable_of(expression: str, time_zone: str) -> Timetable:
     return parse(expression, time_zone or TIME_ZONE_DEFAULT)
 
 
+class StoredSchedule(NamedTuple):
+    """How a schedule that is in the state is carried out."""
+
+    timetable: Timetable
+    catch_up: CatchUp
+    overlap: int
+    tasks: "TickTasks"
+
+
 class TickTasks:
     """Makes the tasks of a schedule's ticks."""
 
@@ -42,3 +52,11 @@ class TickTasks:
         self._task.headers.pop(TICK_HEADER, None)
         self._task.request_id = request_id
         return self._task_specs.new_task(self._task, now_ms, policies)
+
+
+def read_schedule(task_specs: TaskSpecs, name: bytes, body: bytes) -> StoredSchedule:
+    """Raises whatever is wrong with it."""
+    spec = pb.ScheduleSpec.FromString(body)
+    timetable = timetable_of(spec.expression, spec.time_zone)
+    tasks = TickTasks(task_specs, name, spec)
+    return StoredSchedule(timetable, CATCH_UPS.get(spec.catch_up, "one"), spec.overlap or pb.OVERLAP_ALLOW, tasks)
