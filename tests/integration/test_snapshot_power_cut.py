@@ -12,7 +12,7 @@ from holdfast.machine.kv import state_hash
 from holdfast.machine.machine import Machine
 from holdfast.raft.messages import Configuration
 from holdfast.storage.rocksdb import RocksState, StateMemory
-from holdfast.storage.snapshots.checkpoint import take_checkpoint
+from holdfast.storage.snapshots.checkpoint import CheckpointPoint, take_checkpoint
 from holdfast.storage.snapshots.directories import StateDirectories
 from holdfast.storage.snapshots.messages import SnapshotMessage
 from holdfast.storage.snapshots.receiving import SnapshotReceiver
@@ -32,43 +32,53 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.close()
 
 
-async def send_snapshot(state: RocksState, source: StateDirectories, target: StateDirectories) -> str:
-    """Both sides in one process, without a network; returns the name of the state that was installed."""
-    loop = asyncio.get_running_loop()
-    installed: asyncio.Future[str] = loop.create_future()
+class Transfer:
+    """Both sides in one process, without a network."""
 
-    async def install(directory: Path, index: int, _index_term: int, _configuration: Configuration) -> bool:
-        name = target.new_name(index)
-        await asyncio.to_thread(target.adopt, directory, name)
-        installed.set_result(name)
+    term = 0
+
+    def __init__(self, state: RocksState, source: StateDirectories, target: StateDirectories) -> None:
+        self._state = state
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+        self.applied_index = self.base_index = 1
+        self.installed: asyncio.Future[str] = self._loop.create_future()
+        self.receiver = SnapshotReceiver(target, self)
+        self.sender = SnapshotSender(source, self, throttle=Throttle(1e9, MIB), slots=asyncio.Semaphore(1))
+
+    def send(self, to: str, message: SnapshotMessage) -> None:
+        if to == REPLICA:
+            self.receiver.handle("n1/leader", message)
+        else:
+            self._loop.call_soon(self.sender.handle, REPLICA, message)
+
+    def checkpoint(self, directory: Path) -> CheckpointPoint:
+        return take_checkpoint(self._state, directory)
+
+    def configuration_at(self, index: int) -> Configuration:
+        return Configuration(1, ("n1/leader",))
+
+    def is_needed(self, index: int, term: int) -> bool:
         return True
 
-    def answer(_replica: str, message: SnapshotMessage) -> None:
-        loop.call_soon(sender.handle, REPLICA, message)
+    def may_take(self, size_bytes: int) -> bool:
+        return True
 
-    receiver = SnapshotReceiver(
-        target,
-        send=answer,
-        install=install,
-        is_needed=lambda _index, _term: True,
-        may_take=lambda _bytes: True,
-        current_term=lambda: 0,
-    )
-    sender = SnapshotSender(
-        source,
-        send=lambda _replica, message: receiver.handle("n1/leader", message),
-        checkpoint=lambda directory: take_checkpoint(state, directory),
-        applied_index=lambda: 1,
-        base_index=lambda: 1,
-        configuration_at=lambda _index: Configuration(1, ("n1/leader",)),
-        throttle=Throttle(1e9, MIB),
-        slots=asyncio.Semaphore(1),
-    )
-    sender.wanted([REPLICA], 1)
+    async def install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
+        name = self._target.new_name(index)
+        await asyncio.to_thread(self._target.adopt, directory, name)
+        self.installed.set_result(name)
+        return True
+
+
+async def send_snapshot(state: RocksState, source: StateDirectories, target: StateDirectories) -> str:
+    """Returns the name of the state that was installed."""
+    transfer = Transfer(state, source, target)
+    transfer.sender.wanted([REPLICA], 1)
     async with asyncio.timeout(60):
-        name = await installed
-    await sender.close()
-    await receiver.close()
+        name = await transfer.installed
+    await transfer.sender.close()
+    await transfer.receiver.close()
     return name
 
 

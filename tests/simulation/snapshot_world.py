@@ -55,9 +55,6 @@ class Network:
         self._arrivals_s: dict[tuple[str, str], float] = {}  # the latest on each way
         self.said: list[tuple[float, str, str, SnapshotMessage]] = []  # when, from, to, what
 
-    def sender(self, source: str) -> Callable[[str, SnapshotMessage], None]:
-        return lambda target, message: self.send(source, target, message)
-
     def send(self, source: str, target: str, message: SnapshotMessage) -> None:
         loop = asyncio.get_running_loop()
         self.said.append((loop.time(), source, target, message))
@@ -112,8 +109,7 @@ class KillableSender(SnapshotSender):
     def kill(self) -> None:
         """The process is gone: its tasks do nothing more, and its files stay as they are."""
         self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
+        self._background.cancel()
         for checkpoint in self._checkpoints:
             if checkpoint.expiry is not None:
                 checkpoint.expiry.cancel()
@@ -147,11 +143,7 @@ class Leader:
         loop = asyncio.get_running_loop()
         self.sender = KillableSender(
             self.directories,
-            send=self._network.sender(LEADER),
-            checkpoint=self._copy,
-            applied_index=lambda: self.machine.meta.applied_index,
-            base_index=lambda: self.sender.held_index or self.machine.meta.applied_index,
-            configuration_at=configuration_at,
+            self,
             throttle=Throttle(self._bytes_per_s, 2 * self._settings.chunk_bytes, now_s=loop.time),
             slots=asyncio.Semaphore(2),
             run_blocking=self._disk.run,
@@ -159,7 +151,21 @@ class Leader:
         )
         self._network.hosts[LEADER] = self.sender.handle
 
-    def _copy(self, directory: Path) -> CheckpointPoint:
+    @property
+    def applied_index(self) -> int:
+        return self.machine.meta.applied_index
+
+    @property
+    def base_index(self) -> int:
+        return self.sender.held_index or self.applied_index
+
+    def configuration_at(self, index: int) -> Configuration:
+        return configuration_at(index)
+
+    def send(self, to: str, message: SnapshotMessage) -> None:
+        self._network.send(LEADER, to, message)
+
+    def checkpoint(self, directory: Path) -> CheckpointPoint:
         self.checkpoints += 1
         return take_checkpoint(self.state, directory)
 
@@ -206,18 +212,20 @@ class Follower:
         self.directories = StateDirectories(STATE_DIR, 0, self.files)
         self.leftovers = self.directories.clean(self.state_name)
         self.receiver = SnapshotReceiver(
-            self.directories,
-            send=self._network.sender(self.name),
-            install=self._install,
-            is_needed=lambda index, _term: index > self.index,
-            may_take=lambda more_bytes: self.free_bytes - more_bytes > 0,
-            current_term=lambda: self.term,
-            run_blocking=self._disk.run,
-            settings=ReceiveSettings(),
+            self.directories, self, run_blocking=self._disk.run, settings=ReceiveSettings()
         )
         self._network.hosts[self.name] = self.receiver.handle
 
-    async def _install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
+    def is_needed(self, index: int, term: int) -> bool:
+        return index > self.index
+
+    def may_take(self, size_bytes: int) -> bool:
+        return self.free_bytes - size_bytes > 0
+
+    def send(self, to: str, message: SnapshotMessage) -> None:
+        self._network.send(self.name, to, message)
+
+    async def install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
         if self.on_install is not None:
             await self.on_install()
         if index <= self.index:

@@ -15,15 +15,23 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*ending, return_exceptions=True)
 
 
+def report_bug(error: BaseException) -> None:
+    """An `on_error` of what goes on without the work that it ended: it is said, as of any task that nobody awaits."""
+    event = {"message": "Work in the background ended by an error", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(event)
+
+
 class Service:
     """Runs from `start` on until it is stopped, and so does what it spawns meanwhile.
 
     A work that has ended well is done, and to be cancelled is no failure. The first error of any is kept: the owner
-    asks for it (`failed`), waits for it beside something else (`wait`), or is ended by it (`run`).
+    asks for it (`failed`), waits for it beside something else (`wait`), or is ended by it (`run`). With `on_error` all
+    errors go there instead: they end what they happened in, and nobody else.
     """
 
-    def __init__(self, *works: Callable[[], Work]) -> None:
+    def __init__(self, *works: Callable[[], Work], on_error: Callable[[BaseException], None] | None = None) -> None:
         self._works = works
+        self._on_error = on_error
         self._tasks: set[asyncio.Task[None]] = set()  # under way: the event loop does not keep them
         self._error: BaseException | None = None
         self._has_failed = asyncio.Event()
@@ -39,10 +47,20 @@ class Service:
         task.add_done_callback(self._ended)
         return task
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._tasks)
+
     def cancel(self) -> None:
         """Ends all soon, without waiting for that."""
         for task in self._tasks:
             task.cancel()
+
+    async def ended(self) -> None:
+        """Once all have ended by themselves, also what they spawn."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         """Ends all, also what they spawn at their end."""
@@ -75,6 +93,8 @@ class Service:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and self._error is None:
+        if error is not None and self._on_error is not None:
+            self._on_error(error)
+        elif error is not None and self._error is None:
             self._error = error
             self._has_failed.set()

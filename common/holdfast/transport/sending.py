@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from holdfast.common.service import Service, report_bug
 from holdfast.routing.leaders import KnownLeader
 from holdfast.routing.silence import ASK_S_MAX, POLL_S, InFlightCall, SilentCalls
 from holdfast.transport.channels import CallFailedError, OutgoingCall
@@ -33,12 +34,14 @@ class SilenceWatch:
     def __init__(self, others: Others) -> None:
         self._others = others
         self._calls: dict[InFlightCall, None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._background = Service(on_error=report_bug)
+        self._is_looking = False  # it does while there are calls
 
     def begin(self, call: InFlightCall) -> None:
         self._calls[call] = None
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        if not self._is_looking:
+            self._is_looking = True
+            self._background.spawn(self._run())
 
     def end(self, call: InFlightCall) -> None:
         del self._calls[call]
@@ -50,10 +53,7 @@ class SilenceWatch:
                 call.give_up()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._background.stop()
 
     async def _run(self) -> None:
         try:
@@ -66,7 +66,7 @@ class SilenceWatch:
                         silent.setdefault(call.leader, []).append(call)
                 await asyncio.gather(*(self._poll(SilentCalls(calls)) for calls in silent.values()))
         finally:
-            self._task = None
+            self._is_looking = False
 
     async def _poll(self, silent: SilentCalls) -> None:
         if others := silent.whom_to_ask():

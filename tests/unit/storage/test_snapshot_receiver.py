@@ -78,18 +78,18 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.directories = StateDirectories(Path("/state"), 0, self.files)
-        self.receiver = SnapshotReceiver(
-            self.directories,
-            send=lambda replica, message: self.said.append(message),
-            install=self._install,
-            is_needed=lambda index, _term: index > self.index // self.works,
-            may_take=lambda more_bytes: more_bytes < self.room_bytes,
-            current_term=lambda: self.term,
-            run_blocking=at_once,
-            settings=self.settings,
-        )
+        self.receiver = SnapshotReceiver(self.directories, self, run_blocking=at_once, settings=self.settings)
 
-    async def _install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
+    def send(self, to: str, message: SnapshotMessage) -> None:
+        self.said.append(message)
+
+    def is_needed(self, index: int, term: int) -> bool:
+        return index > self.index // self.works
+
+    def may_take(self, size_bytes: int) -> bool:
+        return size_bytes < self.room_bytes
+
+    async def install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
         if self.before_install is not None:
             await self.before_install()
         self.index = self.index_at_install
@@ -273,21 +273,23 @@ class SenderStage:
     def __init__(self, patience_s: float = 60.0) -> None:
         self.files = PowerCutFiles()
         self.said: list[SnapshotMessage] = []
-        self.base_index = 9
+        self.applied_index = self.base_index = 9
         self.sender = SnapshotSender(
             StateDirectories(Path("/state"), 0, self.files),
-            send=lambda _replica, message: self.said.append(message),
-            checkpoint=self._copy,
-            applied_index=lambda: 9,
-            base_index=lambda: self.base_index,
-            configuration_at=lambda _index: BEGIN.configuration,
+            self,
             throttle=Throttle(1e9, 1 << 20, now_s=asyncio.get_running_loop().time),
             slots=asyncio.Semaphore(1),
             run_blocking=at_once,
             settings=SendSettings(chunk_bytes=100, window_chunks=2, patience_s=patience_s),
         )
 
-    def _copy(self, directory: Path) -> CheckpointPoint:
+    def send(self, to: str, message: SnapshotMessage) -> None:
+        self.said.append(message)
+
+    def configuration_at(self, index: int) -> Configuration:
+        return BEGIN.configuration
+
+    def checkpoint(self, directory: Path) -> CheckpointPoint:
         self.files.make_directory(directory)
         for file, data in zip(FILES, (b"", TABLE, CURRENT), strict=True):
             self.files.write(directory / file.name, 0, data)

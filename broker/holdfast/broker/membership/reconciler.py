@@ -29,7 +29,7 @@ from holdfast.broker.replica.replica import Replica
 from holdfast.cluster.etcd.api import EtcdError, EtcdUnavailableError
 from holdfast.cluster.map.records import LeaderRecord, Members, RecordError, ShardRecord
 from holdfast.cluster.map.store import MapStore
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service
 from holdfast.raft.membership import ChangeRefusedError
 from holdfast.routing.groups import incarnation_of
 from holdfast.serving.logs import get_logger
@@ -63,7 +63,8 @@ class ShardReconciler:
         self._cluster_view = cluster_view
         self._connected = connected
         self._there: dict[str, str] = {}  # who is, by name, as of the last look
-        self._works: dict[int, asyncio.Task[None]] = {}  # by shard: one at a time
+        self._background = Service()
+        self._busy: set[int] = set()  # shards that something is done with: one thing at a time
         self._pauses: dict[int, _Pause] = {}
         self._slots = asyncio.Semaphore(WORKS_AT_ONCE_MAX)
         self.wanted = asyncio.Event()  # the map has changed, or who leads here
@@ -82,7 +83,8 @@ class ShardReconciler:
                 except TimeoutError:
                     continue
         finally:
-            await end_tasks(self._works.values())
+            await self._background.stop()
+            self._busy.clear()  # also of those that had not begun
 
     def poll(self, *, everywhere: bool) -> None:
         """Begins whatever there is to do with the shards of this node, or with all."""
@@ -133,8 +135,9 @@ class ShardReconciler:
     def _begin(self, number: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         now_s = asyncio.get_running_loop().time()
         pause = self._pauses.get(number)
-        if number not in self._works and (pause is None or pause.until_s <= now_s):
-            self._works[number] = asyncio.create_task(self._do(number, work), name=f"reconciler {number}")
+        if number not in self._busy and (pause is None or pause.until_s <= now_s):
+            self._busy.add(number)
+            self._background.spawn(self._do(number, work), f"reconciler {number}")
 
     async def _do(self, number: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -147,7 +150,7 @@ class ShardReconciler:
             _log.error("reconciler_failed", shard=number, error=type(error).__name__, exc_info=error)
             self._pause(number, error)
         finally:
-            del self._works[number]
+            self._busy.discard(number)
 
     def _pause(self, number: int, error: Exception) -> None:
         sentence = str(error) or type(error).__name__

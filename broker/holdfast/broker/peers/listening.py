@@ -14,7 +14,7 @@ from typing import Protocol
 from holdfast.broker.peers.connections import IncomingConnection, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
 from holdfast.broker.peers.reasons import Reason
-from holdfast.common.service import Service, end_tasks
+from holdfast.common.service import Service, end_tasks, report_bug
 
 _BACKLOG = 128
 _BREATH_S = 0.1  # when the system has no descriptor left
@@ -36,10 +36,10 @@ class Acceptor:
         self._connection = partial(IncomingConnection, owner)
         self._context = owner.accepting_context
         self._half_open: dict[asyncio.Task[None], None] = {}  # oldest first
-        self._pushed_out: set[asyncio.Task[None]] = set()  # on their way out
         self._untouched: set[socket.socket] = set()  # whose task has not begun: cancelled before, it would not close it
         self._listener: socket.socket | None = None
         self._background = background
+        self._admitting = Service(on_error=report_bug)  # whoever comes must not end the node
         self._accepting: asyncio.Task[None] | None = None
 
     @property
@@ -60,7 +60,7 @@ class Acceptor:
         """Nobody gets in any more; those without a hello are cut off. Welcome connections are not touched."""
         if self._accepting is not None:
             await end_tasks([self._accepting])
-        await end_tasks([*self._half_open, *self._pushed_out])
+        await self._admitting.stop()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -76,7 +76,7 @@ class Acceptor:
                 continue
             self._make_room()
             self._untouched.add(sock)
-            task = asyncio.create_task(self._admit(sock), name="peers hello")
+            task = self._admitting.spawn(self._admit(sock), "peers hello")
             self._half_open[task] = None
             task.add_done_callback(partial(self._forget, sock))
 
@@ -85,7 +85,6 @@ class Acceptor:
             return
         oldest = next(iter(self._half_open))
         del self._half_open[oldest]
-        self._pushed_out.add(oldest)
         oldest.cancel()
         self._refused(Reason.HALF_OPEN_MAX)
 
@@ -94,7 +93,6 @@ class Acceptor:
             self._untouched.discard(sock)
             sock.close()
         self._half_open.pop(task, None)
-        self._pushed_out.discard(task)
 
     async def _admit(self, sock: socket.socket) -> None:
         """Until the hello is welcome or the connection has ended; then the connection goes on by itself."""

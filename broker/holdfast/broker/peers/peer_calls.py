@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from holdfast.broker.peers.bodies import BodyError
 from holdfast.broker.peers.calls import Answer, Request, decode_call, encode_call
 from holdfast.broker.peers.identities import name_of
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service, report_bug
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, forget_frames, internal_error, overloaded
 
@@ -84,7 +84,7 @@ class PeerCalls:
         self._asked: dict[int, tuple[str, asyncio.Future[bytes]]] = {}  # by number: who was asked
         self._outgoing: defaultdict[str, _Budget] = defaultdict(_Budget)  # by identity
         self._incoming: defaultdict[str, _Budget] = defaultdict(_Budget)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering = Service(on_error=report_bug)
 
     def serve(self, answerer: Answerer) -> None:
         """To be called before anybody asks: this node may ask itself as soon as it leads."""
@@ -102,10 +102,10 @@ class PeerCalls:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked and nothing is answered."""
-        return not (self._outgoing or self._incoming or self._tasks)
+        return not (self._outgoing or self._incoming or self._answering.is_busy)
 
     async def stop(self) -> None:
-        await end_tasks(self._tasks)
+        await self._answering.stop()
 
     # --- asking -----------------------------------------------------------------------------------------------
 
@@ -170,9 +170,7 @@ class PeerCalls:
         if not self._incoming[identity].take(size_bytes):
             self._send(identity, _refusal(request.number, overloaded("calls", CALLS_MAX)))
             return
-        task = asyncio.create_task(self._serve(identity, request, size_bytes))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._answering.spawn(self._serve(identity, request, size_bytes))
 
     async def _serve(self, identity: str, request: Request, size_bytes: int) -> None:
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.broker.leader.leader import OutboxHold
 from holdfast.broker.peers.identities import name_of
 from holdfast.broker.replica.host import Host
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service, end_tasks, report_bug
 from holdfast.machine.rows import Meta
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import backup_not_found, overloaded
@@ -92,7 +92,7 @@ class Backups:
         self._host = host
         self._digests = Digests()
         self._backups: dict[tuple[int, int], _Backup] = {}  # by shard and id: that of a whole cluster is one id
-        self._removing: set[asyncio.Task[None]] = set()
+        self._removing = Service(on_error=report_bug)
 
     async def begin(self, shard: int, id: int) -> None:
         """Holds the outbox of a shard that this node leads. Again: nothing, if it is held still."""
@@ -159,7 +159,7 @@ class Backups:
     async def close(self) -> None:
         for backup in list(self._backups.values()):
             self._end(backup)
-        await asyncio.gather(*self._removing)
+        await self._removing.ended()
 
     # --- work -------------------------------------------------------------------------------------------------
 
@@ -206,9 +206,7 @@ class Backups:
         for timer in (backup.hold_ends, backup.idle_ends):
             if timer is not None:
                 timer.cancel()
-        removing = asyncio.create_task(self._remove(backup))
-        self._removing.add(removing)
-        removing.add_done_callback(self._removing.discard)
+        self._removing.spawn(self._remove(backup))
 
     async def _remove(self, backup: _Backup) -> None:
         await end_tasks([task for task in (backup.listing,) if task is not None])

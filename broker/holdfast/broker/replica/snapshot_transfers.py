@@ -26,8 +26,8 @@ from holdfast.storage.snapshots.messages import (
     SnapshotMessage,
     SnapshotWants,
 )
-from holdfast.storage.snapshots.receiving import SnapshotReceiver
-from holdfast.storage.snapshots.sending import SnapshotSender
+from holdfast.storage.snapshots.receiving import SnapshotReceiver, SnapshotTarget
+from holdfast.storage.snapshots.sending import SnapshotSender, SnapshotSource
 from holdfast.storage.snapshots.throttle import Throttle
 
 HEARD_SECONDS = 5.0  # a replica that has not answered for so long is not there
@@ -55,7 +55,7 @@ class TransferHost(Protocol):
         ...
 
 
-class SnapshotTransfers:
+class SnapshotTransfers(SnapshotSource, SnapshotTarget):
     """`step` is called in each round of the replica, `handle` with what arrives for it."""
 
     def __init__(
@@ -72,24 +72,9 @@ class SnapshotTransfers:
         self._directories = directories
         self._host = host
         self._restorer_hears: asyncio.Future[SnapshotWants | SnapshotDone] | None = None
-        self.sender = SnapshotSender(
-            directories,
-            send=self._send,
-            checkpoint=self._checkpoint,
-            applied_index=lambda: replica.applied_index,
-            base_index=lambda: replica.journal.base_index,
-            configuration_at=self._configuration_at,
-            throttle=throttle,
-            slots=slots,
-        )
-        self.receiver = SnapshotReceiver(
-            directories,
-            send=self._send,
-            install=self._install,
-            is_needed=lambda index, term: index > replica.raft.commit_index and replica.raft.term_at(index) != term,
-            may_take=disk.has_room_for,
-            current_term=lambda: replica.raft.term,
-        )
+        self._disk = disk
+        self.sender = SnapshotSender(directories, self, throttle=throttle, slots=slots)
+        self.receiver = SnapshotReceiver(directories, self)
 
     def step(self, now_s: float) -> None:
         """Begins to send to who needs it and is there to take it, and ceases when leadership is lost."""
@@ -120,9 +105,7 @@ class SnapshotTransfers:
         await self.sender.close()
         await self.receiver.close()
 
-    # --- sending ----------------------------------------------------------------------------------------------
-
-    def _send(self, to: str, message: SnapshotMessage) -> None:
+    def send(self, to: str, message: SnapshotMessage) -> None:
         if to != RESTORER:
             self._host.send_snapshot_message(to, (self._replica.number, self._replica.group, encode(message)))
             return
@@ -130,18 +113,39 @@ class SnapshotTransfers:
         if heard is not None and not heard.done() and isinstance(message, SnapshotWants | SnapshotDone):
             heard.set_result(message)
 
-    def _checkpoint(self, directory: Path) -> CheckpointPoint:
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    @property
+    def applied_index(self) -> int:
+        return self._replica.applied_index
+
+    @property
+    def base_index(self) -> int:
+        return self._replica.journal.base_index
+
+    def checkpoint(self, directory: Path) -> CheckpointPoint:
         state = self._replica.state
         assert isinstance(state, RocksState)
         return take_checkpoint(state, directory)
 
-    def _configuration_at(self, index: int) -> Configuration:
+    def configuration_at(self, index: int) -> Configuration:
         known = [configuration for at_index, configuration in self._replica.journal.configurations if at_index <= index]
         return known[-1] if known else NO_CONFIGURATION
 
     # --- receiving --------------------------------------------------------------------------------------------
 
-    async def _install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
+    @property
+    def term(self) -> int:
+        return self._replica.raft.term
+
+    def is_needed(self, index: int, term: int) -> bool:
+        raft = self._replica.raft
+        return index > raft.commit_index and raft.term_at(index) != term
+
+    def may_take(self, size_bytes: int) -> bool:
+        return self._disk.has_room_for(size_bytes)
+
+    async def install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
         """Opens the state and has the next round put it in the place of the old one."""
         name = self._directories.new_name(index)
         state, machine = await asyncio.to_thread(self._open, directory, name, index)

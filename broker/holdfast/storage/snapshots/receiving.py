@@ -8,13 +8,12 @@ their start, so their sizes say where to go on, and their checksums are looked a
 import asyncio
 import errno
 import zlib
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service
 from holdfast.raft.messages import Configuration
 from holdfast.serving.logs import get_logger
 from holdfast.storage.snapshots.directories import StateDirectories
@@ -33,12 +32,28 @@ _NO_ROOM_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _log = get_logger(__name__)
 
 
-class Install(Protocol):
-    def __call__(
-        self, directory: Path, index: int, index_term: int, configuration: Configuration, /
-    ) -> Awaitable[bool]:
+class SnapshotTarget(Protocol):
+    """The replica that may need a snapshot, and its way to the others."""
+
+    @property
+    def term(self) -> int:
+        """The newest that it knows."""
+        ...
+
+    def is_needed(self, index: int, term: int) -> bool:
+        """Whether it lacks that entry."""
+        ...
+
+    def may_take(self, size_bytes: int) -> bool:
+        """Whether the disk has room for so many bytes more and stays above its watermark."""
+        ...
+
+    async def install(self, directory: Path, index: int, index_term: int, configuration: Configuration) -> bool:
         """Adopts the directory as the state (`StateDirectories.adopt`) and resets the log, or returns False if that
         is not needed any more. Whatever it raises refuses the transfer."""
+        ...
+
+    def send(self, to: str, message: SnapshotMessage) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +92,23 @@ class _Transfer:
 
 
 class SnapshotReceiver:
-    """Give it what arrives with `handle`; it answers through `send(replica, message)`."""
+    """Give it what arrives with `handle`; it answers through its target."""
 
     def __init__(
         self,
         directories: StateDirectories,
+        target: SnapshotTarget,
         *,
-        send: Callable[[str, SnapshotMessage], None],
-        install: Install,
-        is_needed: Callable[[int, int], bool],
-        may_take: Callable[[int], bool],
-        current_term: Callable[[], int],
         run_blocking: RunBlocking = asyncio.to_thread,
         settings: ReceiveSettings | None = None,
     ) -> None:
-        """`is_needed(index, term)`: whether the replica lacks that entry. `may_take(bytes)`: whether the disk has room
-        for so many more bytes and stays above its watermark."""
         self._directories = directories
-        self._send = send
-        self._install = install
-        self._is_needed = is_needed
-        self._may_take = may_take
-        self._current_term = current_term
+        self._target = target
         self._run_blocking = run_blocking
         self._settings = settings if settings is not None else ReceiveSettings()
         self._inbox: asyncio.Queue[tuple[str, SnapshotBegin | SnapshotChunk]] = asyncio.Queue(self._settings.inbox_max)
-        self._worker: asyncio.Task[None] | None = None
+        self._background = Service(on_error=self._failed)
+        self._is_working = False
         self._transfer: _Transfer | None = None
         self._is_closed = False
 
@@ -110,7 +116,7 @@ class SnapshotReceiver:
         """Never blocks and never raises: what cannot be taken now is dropped, and will come again."""
         if self._is_closed or not isinstance(message, SnapshotBegin | SnapshotChunk):
             return
-        if message.term < self._current_term():
+        if message.term < self._target.term:
             return
         transfer = self._transfer
         if transfer is not None and transfer.is_whole and message.id == transfer.begin.id:
@@ -120,9 +126,9 @@ class SnapshotReceiver:
                     transfer.begin, transfer.sender = replace(transfer.begin, term=message.term), sender
                 self._say_wants(transfer)
             return
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._run(), name="snapshot-receiver")
-            self._worker.add_done_callback(self._ended)
+        if not self._is_working:
+            self._is_working = True
+            self._background.spawn(self._run(), "snapshot-receiver")
         with suppress(asyncio.QueueFull):
             self._inbox.put_nowait((sender, message))
 
@@ -142,15 +148,13 @@ class SnapshotReceiver:
     async def close(self) -> None:
         """Stops; what was stored so far is resumed after the next start."""
         self._is_closed = True
-        if self._worker is not None:
-            await end_tasks([self._worker])
+        await self._background.stop()
 
-    def _ended(self, worker: asyncio.Task[None]) -> None:
-        """A worker ends by being cancelled; if something else has ended it, the next message begins another."""
-        self._worker = None
-        if not worker.cancelled() and (error := worker.exception()) is not None:
-            _log.error("snapshot_receiver_failed", error=f"{type(error).__name__}: {error}")
-            self._transfer = None
+    def _failed(self, error: BaseException) -> None:
+        """A bug: the next message begins another worker."""
+        _log.error("snapshot_receiver_failed", error=f"{type(error).__name__}: {error}")
+        self._is_working = False
+        self._transfer = None
 
     # --- the worker -------------------------------------------------------------------------------------------
 
@@ -169,7 +173,7 @@ class SnapshotReceiver:
 
     async def _take_begin(self, sender: str, begin: SnapshotBegin) -> None:
         transfer = self._transfer
-        if not self._is_needed(begin.index, begin.index_term):
+        if not self._target.is_needed(begin.index, begin.index_term):
             self._say_done(sender, begin, Outcome.INSTALLED)
             if transfer is not None and transfer.begin.id == begin.id:
                 await self._drop_transfer()
@@ -183,7 +187,7 @@ class SnapshotReceiver:
                 return
         self._transfer = None
         transfer = await self._run_blocking(lambda: self._open(sender, begin))
-        if not self._may_take(transfer.missing_bytes):
+        if not self._target.may_take(transfer.missing_bytes):
             await self._refuse(sender, begin, Outcome.DISK_LOW)
             return
         self._transfer = transfer
@@ -204,7 +208,7 @@ class SnapshotReceiver:
         if chunk.offset + len(chunk.data) > file.size_bytes:
             self._say_wants_again(transfer)
             return
-        if not self._may_take(len(chunk.data)):
+        if not self._target.may_take(len(chunk.data)):
             await self._refuse(transfer.sender, transfer.begin, Outcome.DISK_LOW)
             return
         path = transfer.path / file.name
@@ -238,12 +242,12 @@ class SnapshotReceiver:
             return
         begin = transfer.begin
         try:
-            installed = await self._install(transfer.path, begin.index, begin.index_term, begin.configuration)
+            installed = await self._target.install(transfer.path, begin.index, begin.index_term, begin.configuration)
         except Exception as error:  # noqa: BLE001 - whatever it is, the transfer is over and the replica as it was
             _log.warning("snapshot_not_installed", snapshot=begin.id, error=f"{type(error).__name__}: {error}")
             await self._refuse(transfer.sender, begin, Outcome.FAILED)
             return
-        if not installed and self._is_needed(begin.index, begin.index_term):
+        if not installed and self._target.is_needed(begin.index, begin.index_term):
             await self._refuse(transfer.sender, begin, Outcome.FAILED)
             return
         _log.info(
@@ -304,7 +308,7 @@ class SnapshotReceiver:
 
     def _say_wants(self, transfer: _Transfer) -> None:
         transfer.unacked_chunks = 0
-        self._send(transfer.sender, SnapshotWants(transfer.begin.term, transfer.begin.id, *transfer.place))
+        self._target.send(transfer.sender, SnapshotWants(transfer.begin.term, transfer.begin.id, *transfer.place))
 
     def _say_wants_again(self, transfer: _Transfer) -> None:
         """To a message that did not fit: often enough for its sender to find the place, and no answer to a flood."""
@@ -314,7 +318,7 @@ class SnapshotReceiver:
             self._say_wants(transfer)
 
     def _say_done(self, sender: str, begin: SnapshotBegin, outcome: Outcome) -> None:
-        self._send(sender, SnapshotDone(begin.term, begin.id, begin.index, outcome))
+        self._target.send(sender, SnapshotDone(begin.term, begin.id, begin.index, outcome))
 
     async def _refuse(self, sender: str, message: SnapshotBegin | SnapshotChunk, outcome: Outcome) -> None:
         """Ends this transfer and frees its space; the sender may try again later."""
@@ -323,6 +327,6 @@ class SnapshotReceiver:
             index = self._transfer.begin.index
             self._transfer = None
         _log.warning("snapshot_refused", sender=sender, snapshot=message.id, outcome=outcome.name)
-        self._send(sender, SnapshotDone(message.term, message.id, index, outcome))
+        self._target.send(sender, SnapshotDone(message.term, message.id, index, outcome))
         path = self._directories.incoming(message.id)
         await self._run_blocking(lambda: self._directories.remove(path))

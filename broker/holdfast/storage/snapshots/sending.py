@@ -9,12 +9,14 @@ import asyncio
 import secrets
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.common.backoff import Backoff
+from holdfast.common.service import Service
 from holdfast.raft.messages import NO_CONFIGURATION, Configuration
 from holdfast.serving.logs import get_logger
 from holdfast.storage.rocksdb import StateError
@@ -61,31 +63,46 @@ class _Checkpoint:
         self.expiry: asyncio.TimerHandle | None = None
 
 
+class SnapshotSource(Protocol):
+    """The replica whose state is sent, and its way to the others."""
+
+    @property
+    def applied_index(self) -> int:
+        """The newest entry that is in the state."""
+        ...
+
+    @property
+    def base_index(self) -> int:
+        """The log begins after this entry."""
+        ...
+
+    def configuration_at(self, index: int) -> Configuration:
+        """Asked for indexes from `held_index` on."""
+        ...
+
+    def checkpoint(self, directory: Path) -> CheckpointPoint:
+        """Copies the state into a directory. Called in a thread."""
+        ...
+
+    def send(self, to: str, message: SnapshotMessage) -> None: ...
+
+
 class SnapshotSender:
     """Tell it with `wanted` who needs a snapshot, and with `handle` what they answer."""
 
     def __init__(
         self,
         directories: StateDirectories,
+        source: SnapshotSource,
         *,
-        send: Callable[[str, SnapshotMessage], None],
-        checkpoint: Callable[[Path], CheckpointPoint],
-        applied_index: Callable[[], int],
-        base_index: Callable[[], int],
-        configuration_at: Callable[[int], Configuration],
         throttle: Throttle,
         slots: asyncio.Semaphore,
         run_blocking: RunBlocking = asyncio.to_thread,
         settings: SendSettings | None = None,
     ) -> None:
-        """`checkpoint` copies the state into a directory (in a thread). `throttle` and `slots` (transfers at once) are
-        the node's, shared by its shards. `configuration_at(index)` must know indexes from `held_index` on."""
+        """`throttle` and `slots` (transfers at once) are the node's, shared by its shards."""
         self._directories = directories
-        self._send = send
-        self._checkpoint = checkpoint
-        self._applied_index = applied_index
-        self._base_index = base_index
-        self._configuration_at = configuration_at
+        self._source = source
         self._throttle = throttle
         self._slots = slots
         self._run_blocking = run_blocking
@@ -97,7 +114,7 @@ class SnapshotSender:
         self._failures: dict[str, int] = {}  # of replicas, since the last that was installed
         self._newest: _Checkpoint | None = None
         self._checkpoints: set[_Checkpoint] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Service(on_error=_say_failed)
         self._is_closed = False
 
     # --- for the driver ---------------------------------------------------------------------------------------
@@ -117,7 +134,7 @@ class SnapshotSender:
             if replica not in self._not_before_s:
                 transfer = _Transfer(replica, self)
                 self._transfers[replica] = transfer
-                transfer.task = self._spawn(self._serve(transfer))
+                transfer.task = self._background.spawn(self._serve(transfer))
 
     def handle(self, sender: str, message: SnapshotMessage) -> None:
         """Never blocks and never raises: an answer to nothing that is under way is ignored."""
@@ -140,12 +157,10 @@ class SnapshotSender:
         self._is_closed = True
         for transfer in self._transfers.values():
             transfer.task.cancel()
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.ended()
         for checkpoint in list(self._checkpoints):
             self._expire(checkpoint)
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.ended()
 
     # --- transfers --------------------------------------------------------------------------------------------
 
@@ -187,7 +202,7 @@ class SnapshotSender:
         return self._settings
 
     def send(self, replica: str, message: SnapshotMessage) -> None:
-        self._send(replica, message)
+        self._source.send(replica, message)
 
     async def read(self, path: Path, offset: int, length: int) -> tuple[bytes, int]:
         """A piece of a checkpoint and its checksum, when the throttle lets it pass."""
@@ -205,12 +220,13 @@ class SnapshotSender:
     def _checkpoint_to_use(self) -> _Checkpoint:
         """The newest if the log still goes on from it, otherwise a new one. To be released."""
         checkpoint = self._newest
-        if checkpoint is None or checkpoint.held_index < self._base_index():
-            checkpoint = _Checkpoint(self._next_id, self._directories.outgoing(self._next_id), self._applied_index())
+        if checkpoint is None or checkpoint.held_index < self._source.base_index:
+            path = self._directories.outgoing(self._next_id)
+            checkpoint = _Checkpoint(self._next_id, path, self._source.applied_index)
             self._next_id += 1
             self._newest = checkpoint
             self._checkpoints.add(checkpoint)
-            checkpoint.making = self._spawn(self._make(checkpoint))
+            checkpoint.making = self._background.spawn(self._make(checkpoint))
         if checkpoint.expiry is not None:
             checkpoint.expiry.cancel()
             checkpoint.expiry = None
@@ -220,8 +236,8 @@ class SnapshotSender:
     async def _make(self, checkpoint: _Checkpoint) -> None:
         path = checkpoint.path
         try:
-            point = await self._run_blocking(lambda: self._checkpoint(path))
-            configuration = self._configuration_at(point.index)
+            point = await self._run_blocking(lambda: self._source.checkpoint(path))
+            configuration = self._source.configuration_at(point.index)
             files = await self._run_blocking(
                 lambda: files_of(self._directories.files, path, may_go_on=lambda: not self._is_closed)
             )
@@ -244,7 +260,7 @@ class SnapshotSender:
         if self._newest is checkpoint:
             self._newest = None
         self._checkpoints.discard(checkpoint)
-        self._spawn(self._remove(checkpoint))
+        self._background.spawn(self._remove(checkpoint))
 
     async def _remove(self, checkpoint: _Checkpoint) -> None:
         await asyncio.gather(checkpoint.making, return_exceptions=True)  # it may outlive those who wanted it
@@ -253,16 +269,9 @@ class SnapshotSender:
         except OSError as error:
             _log.warning("snapshot_not_removed", path=checkpoint.path, error=str(error))  # the next start will
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("snapshot_failed", error=f"{type(error).__name__}: {error}")
+def _say_failed(error: BaseException) -> None:
+    _log.warning("snapshot_failed", error=f"{type(error).__name__}: {error}")
 
 
 class _Transfer:
