@@ -1,4 +1,4 @@
-"""Nodes that only have a transport, on loopback, and a stranger who can say anything to them.
+"""Nodes that only have a transport, on loopback, and an unknown sender who can say anything to them.
 
 Run as a program it is one such node in a process of its own: see `main`.
 """
@@ -177,7 +177,7 @@ class UnknownPeer:
 
 
 class Listener:
-    """A stranger where a node was expected: takes connections in and hands them to the test."""
+    """An unknown sender where a node was expected: takes connections in and hands them to the test."""
 
     def __init__(self) -> None:
         self._arrived: asyncio.Queue[UnknownPeer] = asyncio.Queue()

@@ -229,7 +229,7 @@ def test_a_node_of_a_cluster_does_not_start_without_its_list(cluster: Cluster) -
 
 
 def test_nodes_that_prove_their_names(cluster: Cluster, queue: str, tmp_path: Path) -> None:
-    authority, unknown = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
+    authority, unknown = Authority(tmp_path, "authority"), Authority(tmp_path, "unknown")
     proofs = {name: authority.issue(name, subject=name, names=f"DNS:{name}") for name in cluster.names}
     proofs["n3"] = unknown.issue("n3-false", subject="n3", names="DNS:n3")
     for name, proof in proofs.items():

@@ -494,7 +494,7 @@ class Certified:
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
     directory = tmp_path_factory.mktemp("tls")
-    authority, outsider = Authority(directory, "authority"), Authority(directory, "stranger")
+    authority, outsider = Authority(directory, "authority"), Authority(directory, "outsider")
     certificate, key = authority.issue_files("server", f"IP:{HOST}")
     own = (*FAST, f"--cert-file={certificate}", f"--key-file={key}")
     certificate, key = authority.issue_files("other", "DNS:elsewhere.example")

@@ -1,4 +1,4 @@
-"""What a stranger can send to a real server: it costs little, and others are served."""
+"""What anybody can send to a real server: it costs little, and others are served."""
 
 import asyncio
 import re
@@ -112,13 +112,13 @@ async def test_health_is_what_readyz_says(tmp_path: Path) -> None:
 
 async def test_connections_leave_descriptors_for_the_state(tmp_path: Path) -> None:
     """More connections than there are descriptors: the node goes on reading and writing, and says that it lives."""
-    with ServerProcess(tmp_path, open_files_max=OPEN_FILES) as server, ExitStack() as strangers:
+    with ServerProcess(tmp_path, open_files_max=OPEN_FILES) as server, ExitStack() as callers:
         await asyncio.to_thread(server.start)
         async with AsyncClient(server.address) as client:
             await client.enqueue(NewTask("q", "t"))  # it is connected before the others
             for port in (server.port, server.frames_port, server.ops_port):
                 for _ in range(600):
-                    strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    callers.enter_context(socket.create_connection(("127.0.0.1", port)))
                 for _ in range(5):  # for ten seconds they need not shake hands
                     await asyncio.sleep(0.1)
                     assert OPEN_FILES - open_files(server) >= RESERVED_FILES

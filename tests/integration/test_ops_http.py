@@ -106,19 +106,19 @@ async def test_stopping_frees_the_port_and_leaves_signals_alone(node: Node) -> N
         pass
 
 
-# --- strangers --------------------------------------------------------------------------------------------------
+# --- unknown callers --------------------------------------------------------------------------------------------
 
 
-Stranger = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Connect = Callable[[int], Awaitable[list[Stranger]]]
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[int], Awaitable[list[Connection]]]
 
 
 @pytest.fixture
-async def strangers(server: OpsServer) -> AsyncIterator[Connect]:
+async def callers(server: OpsServer) -> AsyncIterator[Connect]:
     """Opens so many connections that say nothing."""
-    opened: list[Stranger] = []
+    opened: list[Connection] = []
 
-    async def connect(count: int) -> list[Stranger]:
+    async def connect(count: int) -> list[Connection]:
         opened.extend([await asyncio.open_connection(server.host, server.port) for _ in range(count)])
         return opened
 
@@ -129,10 +129,10 @@ async def strangers(server: OpsServer) -> AsyncIterator[Connect]:
 
 
 async def test_silent_connections_do_not_keep_others_out(
-    server: OpsServer, strangers: Connect, monkeypatch: pytest.MonkeyPatch
+    server: OpsServer, callers: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ops, "REQUEST_SECONDS_MAX", 600.0)  # nobody is closed for being silent
-    [(oldest, _), *_] = await strangers(150)
+    [(oldest, _), *_] = await callers(150)
     assert [(await get(server, "/livez")).status for _ in range(20)] == [200] * 20
     assert (await get(server, "/metrics")).status == 200
     async with asyncio.timeout(10):
@@ -154,11 +154,11 @@ async def test_a_burst_of_connections_does_not_push_out_a_request_that_has_come(
 
 
 async def test_those_who_have_asked_do_not_push_out_one_whose_request_is_on_its_way(
-    server: OpsServer, strangers: Connect
+    server: OpsServer, callers: Connect
 ) -> None:
-    [(reader, writer)] = await strangers(1)
+    [(reader, writer)] = await callers(1)
     for _ in range(150):
-        asked_reader, asked_writer = (await strangers(1))[-1]
+        asked_reader, asked_writer = (await callers(1))[-1]
         asked_writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         await asked_reader.readuntil(b'{"live":true}')
     writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -166,27 +166,27 @@ async def test_those_who_have_asked_do_not_push_out_one_whose_request_is_on_its_
 
 
 async def test_connections_that_do_not_read_do_not_keep_others_out(
-    server: OpsServer, node: Node, strangers: Connect
+    server: OpsServer, node: Node, callers: Connect
 ) -> None:
     node.metrics.watch_queues(lambda: [QueueFigures(f"queue-{index}", {"ready": 1}) for index in range(900)])
-    for _, writer in await strangers(120):
+    for _, writer in await callers(120):
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
     assert [(await get(server, "/livez")).status for _ in range(5)] == [200] * 5
 
 
-async def test_silent_connections_are_closed_after_a_while(strangers: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connections_are_closed_after_a_while(callers: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "REQUEST_SECONDS_MAX", 0.05)
-    [(nothing, _), (half, half_writer)] = await strangers(2)
+    [(nothing, _), (half, half_writer)] = await callers(2)
     half_writer.write(b"GET /livez HTTP/1.1\r\n")
     async with asyncio.timeout(30):
         assert await nothing.read() == b""
         assert await half.read() == b""
 
 
-async def test_no_connection_lives_for_ever(strangers: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_connection_lives_for_ever(callers: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "REQUEST_SECONDS_MAX", 0.05)
     monkeypatch.setattr(ops, "LIFE_SECONDS_MAX", 0.3)
-    [(reader, writer)] = await strangers(1)
+    [(reader, writer)] = await callers(1)
 
     async def ask_again_and_again() -> None:
         while True:

@@ -266,7 +266,7 @@ async def test_frames_on_the_way_back_are_unexpected(ports: Mapping[str, int]) -
     async with await Listener.at(ports["n2"]) as listener, PeerNode("n1", pair(ports)) as one:
         unknown_peer = await listener.next()
         unknown_peer.say_hello(hello_of("n2", "n1"))
-        await until(one.peers.connected, "the stranger to be taken for n2")
+        await until(one.peers.connected, "the unknown sender to be taken for n2")
         unknown_peer.frame(body("wrong way"))
         await until(lambda: one.peers.counters.broken[Reason.FRAME_UNEXPECTED], "the frame to be refused")
         assert one.frames == []
@@ -278,7 +278,7 @@ async def test_an_answer_to_an_earlier_question_does_not_count(ports: Mapping[st
         unknown_peer = await listener.next()
         await unknown_peer.hear(preface=True)
         unknown_peer.say_hello(hello_of("n2", "n1"))
-        await until(one.peers.connected, "the stranger to be taken for n2")
+        await until(one.peers.connected, "the unknown sender to be taken for n2")
         first = asyncio.create_task(one.peers.all_empty(60))
         asked = await unknown_peer.hear()
         assert isinstance(asked, EmptyQuery)
@@ -308,7 +308,7 @@ async def test_connections_without_a_hello_are_bounded(ports: Mapping[str, int])
             await until(lambda: one.peers.half_open == 3, "n2 to be welcome in the place of the oldest")
         for unknown_peer in silent:
             await unknown_peer.leave()
-        await until(lambda: one.peers.half_open == 0, "the strangers to be gone")
+        await until(lambda: one.peers.half_open == 0, "the unknown senders to be gone")
 
 
 async def test_who_says_nothing_is_closed_after_a_while(ports: Mapping[str, int]) -> None:

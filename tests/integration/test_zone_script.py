@@ -90,10 +90,10 @@ def test_a_broker_reads_the_zone_of_its_machine(
 def test_it_says_what_went_wrong_and_writes_nothing(account: Path, port: int, tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     unknown = run(account, port, "unknown", file)
-    (stranger := tmp_path / "stranger").mkdir()
-    (stranger / "token").write_text("another")
-    shutil.copy(account / "ca.crt", stranger)
-    refused = run(stranger, port, "zoned", file)
+    (outsider := tmp_path / "outsider").mkdir()
+    (outsider / "token").write_text("another")
+    shutil.copy(account / "ca.crt", outsider)
+    refused = run(outsider, port, "zoned", file)
     assert [(done.returncode, done.stderr.count("\n")) for done in (unknown, refused)] == [(1, 1), (1, 1)]
     assert "but: 404" in unknown.stderr
     assert "but: 403" in refused.stderr

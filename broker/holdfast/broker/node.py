@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from holdfast.broker.api.admin import Admin
 from holdfast.broker.api.backups import BackupService
 from holdfast.broker.api.server import RpcServer
+from holdfast.broker.api.shard_services import HostedServices
 from holdfast.broker.api.shards import ShardService
-from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
@@ -36,7 +36,6 @@ from holdfast.broker.replica.peer_wire import PeerWire
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.stuck_shards import STALL_SECONDS, Leaderless, Stalls, Written
 from holdfast.cluster.connect import connect
-from holdfast.common.metadata import SHARD_KEY
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
 from holdfast.serving.call_server import FramesAt
@@ -46,7 +45,7 @@ from holdfast.serving.memory import give_back_memory, keep_little_memory
 from holdfast.serving.open_files import allow_many_files, connections_allowed
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
-from holdfast.serving.refusals import MISSING_FIELD, RefusedError, shutting_down
+from holdfast.serving.refusals import shutting_down
 from holdfast.serving.request_limits import read_bytes_max
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.data_dir import DataDir, not_in_place
@@ -151,6 +150,7 @@ class Node:
         context = NodeContext(config, metrics, self._guard, self._cluster_view, self._other_shards(), self._webhooks)
         self._host = Host(context, self._data_dir, self._node_log, self._commit_loop, source, evidence)
         self._stack.callback(self._host.close)
+        self._services = HostedServices(self._host, config, metrics, self._cluster_view)
         self._cluster = self._make_cluster()
         self._checkpointer = Checkpointer(
             self._node_log,
@@ -163,12 +163,11 @@ class Node:
         )
         self._host.listen(_Flushes(self._checkpointer))
         self._backups = Backups(self._host)
-        self._services: dict[int, TaskService] = {}
         self._admin = Admin(
             config, self._data_dir.node_id, self._host, self._cluster_view, self._node_log, self._checkpointer
         )
         self._rpc = RpcServer(
-            self._find_service,
+            self._services,
             ShardService(self._admin),
             self._cluster_service(),
             self._backup_service(),
@@ -177,8 +176,6 @@ class Node:
             batch_bytes_max=config.batch_bytes_max,
             payload_bytes_max=config.payload_bytes_max,
             readiness=self._readiness,
-            default_shard=self._default_shard,
-            on_damage=self._host.note_damage,
             frames_at=self._frames_at(),
         )
         self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
@@ -204,16 +201,6 @@ class Node:
         me = identity_of(self._config.node_name, self._data_dir.node_id)
         return FramesAt(self._config.frames_port, lambda: me)
 
-    def _find_service(self, number: int) -> TaskService:
-        shard = (self._host.replicas.get(number) or self._host.find_to_serve(number)).shard
-        service = self._services.get(number)
-        if service is None or service.shard is not shard:  # a replica may leave, and come back as a new one
-            service = self._services[number] = TaskService(
-                shard, self._config, self.metrics, cluster_id=lambda: self._cluster_view.cluster_id,
-                home_of=self._cluster_view.home_of, may_have=self._cluster_view.may_have,
-            )  # fmt: skip
-        return service
-
     def _make_wire(self, source: TimeSource, evidence: ClockEvidence) -> PeerWire | None:
         """To the other nodes; None for a node alone."""
         if self._cluster_view.is_alone:
@@ -235,7 +222,7 @@ class Node:
             return StaticCluster(config, self._host, self._commit_loop, self._wire)
         return MappedCluster(
             config, self._data_dir, self._host, self._commit_loop, self._wire, cluster_view=self._cluster_view,
-            etcd=connect(config), find_service=self._find_service, metrics=self.metrics,
+            etcd=connect(config), services=self._services, metrics=self.metrics,
         )  # fmt: skip
 
     def _cluster_service(self) -> object:
@@ -247,18 +234,6 @@ class Node:
         cluster_map = self._cluster.backups if isinstance(self._cluster, MappedCluster) else None
         replication = max(1, len(self._config.nodes))
         return BackupService(self._backups, self._host, self._cluster_view, cluster_map, replication)
-
-    def _default_shard(self) -> int:
-        """Of a call that names none. In a cluster with a map, whoever does not know of shards needs a router."""
-        shards = self._cluster_view.shard_count
-        if shards <= 1 or isinstance(self._cluster_view, StaticClusterView):
-            return 0
-        raise RefusedError(
-            MISSING_FIELD,
-            f"Expected the number of a shard in the metadata {SHARD_KEY}, because this cluster has {shards} of them; "
-            "connect to a router, or let the client find the leaders itself (direct=True).",
-            field=SHARD_KEY,
-        )
 
     def _announce(self, address: str, ops_address: str) -> None:
         if isinstance(self._cluster_view, StaticClusterView):

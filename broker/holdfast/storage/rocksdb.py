@@ -277,7 +277,7 @@ class RocksState:
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        for key in sorted(changes):  # neighbours find their places in the memory table sooner than strangers
+        for key in sorted(changes):  # neighbours find their places in the memory table sooner
             value = changes[key]
             if value is None:
                 delete(key)

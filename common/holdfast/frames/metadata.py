@@ -26,7 +26,7 @@ def _decode_short(data: bytes) -> Metadata:
     return _decode(data)
 
 
-_SHORT_BYTES = 256  # what is longer is not remembered: strangers choose it
+_SHORT_BYTES = 256  # what is longer is not remembered: callers choose it
 
 
 def decode_metadata(data: bytes) -> Metadata:

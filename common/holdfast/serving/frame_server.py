@@ -487,7 +487,7 @@ class _Connection(asyncio.Protocol):
 
     def end(self, reason: str) -> None:
         """The caller's program is wrong: nothing that it says can be understood any more."""
-        _log.info("frames_refused", reason=reason)  # a stranger chooses how often
+        _log.info("frames_refused", reason=reason)  # a caller chooses how often
         if self._transport is not None:
             self._send(codec.encode_refusal(0, _INVALID, reason, kind=codec.END))
         self._frames.clear()

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.broker.api.internal import ALLOCATE, RECEIVE_TASKS, SETTINGS_NEWS, InternalService
 from holdfast.broker.api.tasks import TaskService
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.proto.v1 import broker_calls_pb2, tasks_pb2
 from holdfast.serving.refusals import (
     BATCH_TOO_LARGE,
@@ -30,17 +31,23 @@ class Stage(SmallShard):
         super().__init__()
         self.machine.meta.machine_level = 2
         config, metrics = self.config, self.metrics
-        self.service = TaskService(self.shard, config, metrics, cluster_id=lambda: CLUSTER)
+        view = StaticClusterView(config)
+        view.cluster_id = CLUSTER
+        self.service = TaskService(self.shard, config, metrics, cluster_view=view)
         self.damages: list[Exception] = []
         self.trouble: Exception | None = None
-        self.internal = InternalService(
-            self.find, self, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=self.damages.append
-        )
+        self.internal = InternalService(self, self, metrics, batch_bytes_max=config.batch_bytes_max)
 
     def find(self, number: int) -> TaskService:
         if self.trouble is not None:
             raise self.trouble
         return self.service
+
+    def default_shard(self) -> int:
+        raise AssertionError("each of these calls names one")
+
+    def note_damage(self, error: Exception) -> None:
+        self.damages.append(error)
 
     def may_speak_for(self, node: str, shard: int, incarnation: int) -> bool:
         return (node, shard) == ("n1", 3) and incarnation <= 1

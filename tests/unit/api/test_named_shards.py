@@ -32,8 +32,15 @@ class Admin:
         return backups_pb2.BeginBackupResponse()
 
 
-def find_service(_shard: int) -> TaskService:
-    raise AssertionError("the call is for the node")
+class NoShards:
+    def find(self, _number: int) -> TaskService:
+        raise AssertionError("the call is for the node")
+
+    def default_shard(self) -> int:
+        raise AssertionError("the call is for the node")
+
+    def note_damage(self, error: Exception) -> None:
+        raise error
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def admin() -> Admin:
 @pytest.fixture
 async def channel(admin: Admin) -> AsyncIterator[grpc.aio.Channel]:
     server = RpcServer(
-        find_service, admin, None, admin, Metrics(), LIMITS, batch_bytes_max=1000, readiness=lambda: (True, "")
+        NoShards(), admin, None, admin, Metrics(), LIMITS, batch_bytes_max=1000, readiness=lambda: (True, "")
     )  # fmt: skip
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as opened:

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from holdfast.broker.api.server import RpcServer
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.metrics import Metrics as RouterMetrics
@@ -31,6 +32,23 @@ LIMITS = ServerLimits(message_bytes_max=1000, bytes_max=100_000, calls_max=10)
 
 def ready() -> tuple[bool, str]:
     return True, "serving"
+
+
+class Shards:
+    """All of them are served by one callee."""
+
+    def __init__(self, callee: "Callee") -> None:
+        self._service: Any = callee
+
+    def find(self, _number: int) -> TaskService:
+        service: TaskService = self._service
+        return service
+
+    def default_shard(self) -> int:
+        return 0
+
+    def note_damage(self, error: Exception) -> None:
+        raise error
 
 
 class Callee:
@@ -90,8 +108,7 @@ FAILURES = [refuse, refuse_by_name, drop_a_write, refuse_because_of_another, bre
 
 
 def broker_of(callee: Callee) -> RpcServer:
-    find: Any = lambda _shard: callee  # noqa: E731
-    return RpcServer(find, None, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
+    return RpcServer(Shards(callee), None, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 def router_of(callee: Callee) -> RouterServer:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast.broker.api import schedules as schedule_service
+from holdfast.broker.api.home_guard import HomeGuard
 from holdfast.broker.api.schedules import ScheduleService
 from holdfast.broker.api.validation import Validator
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.schedule_manager import GRACE_MS
 from holdfast.machine import keys
@@ -32,7 +34,8 @@ class Desk:
 
     def __init__(self, small: SmallShard | None = None) -> None:
         self.small = small or SmallShard()
-        self.service = ScheduleService(self.small.shard, CONFIG, Validator(CONFIG))
+        shard = self.small.shard
+        self.service = ScheduleService(shard, Validator(CONFIG), HomeGuard(shard, StaticClusterView(CONFIG)))
 
     @property
     def now_ms(self) -> int:

@@ -85,16 +85,17 @@ async def test_a_cluster_is_made_of_one_backup_only() -> None:
         refused = {}
         for name, request in {
             "another backup": restore_request(2, 3, id="20270101T000000Z-00000000"),
-            "other lives": restore_request(4, 4),
+            "other incarnations": restore_request(4, 4),
             "another number of shards": restore_request(2, 3, 3),
-            "no life": restore_request(0, 3),
+            "no incarnation": restore_request(0, 3),
             "no backup": restore_request(2, id="../x"),
         }.items():
             caught = await refusal_of(service.restore_cluster(request))
             refused[name] = caught.reason
         assert refused == {
-            "another backup": "CLUSTER_EXISTS", "other lives": "RESTORE_REFUSED",
-            "another number of shards": "RESTORE_REFUSED", "no life": "OUT_OF_RANGE", "no backup": "INVALID_FIELD",
+            "another backup": "CLUSTER_EXISTS", "other incarnations": "RESTORE_REFUSED",
+            "another number of shards": "RESTORE_REFUSED", "no incarnation": "OUT_OF_RANGE",
+            "no backup": "INVALID_FIELD",
         }  # fmt: skip
         nowhere = QueueRecord(generation=1, sets=((1, (0, 2)),)).encode()  # there are shards 0 and 1
         for queues in (

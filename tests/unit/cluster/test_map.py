@@ -122,7 +122,7 @@ def test_a_node_with_other_data_is_not_the_one_that_a_replica_was_on() -> None:
     assert not found.apply(put(KEYS.node("a"), node("a", life=2).encode())).is_there(identity("a"))
 
 
-def test_the_leader_of_a_former_life_is_no_leader() -> None:
+def test_the_leader_of_a_former_incarnation_is_no_leader() -> None:
     found = loaded()
     assert found.shard_leader(0) == LeaderRecord("a", shard().group, 4)
     assert found.shard_leader(1) is None

@@ -106,7 +106,7 @@ async def test_hints_only_move_forward(etcd: Meddling) -> None:
         (LeaderRecord("b", GROUP, 4), False),
         (LeaderRecord("a", GROUP, 4), True),  # told again
         (LeaderRecord("b", GROUP, 5), True),
-        (LeaderRecord("c", reborn, 1), True),  # of the next life: its epochs begin anew
+        (LeaderRecord("c", reborn, 1), True),  # of the next incarnation: its epochs begin anew
         (LeaderRecord("b", GROUP, 6), False),
     ]:
         assert await store.hint_leader(0, leader) is is_newest
@@ -151,7 +151,7 @@ async def test_a_founder_that_never_was_told_as_a_member_still_has_to_delete(etc
     assert (await shard(etcd)).leaving == (identity("c"),)
 
 
-async def test_the_leader_of_a_former_life_publishes_nothing(etcd: Meddling) -> None:
+async def test_the_leader_of_a_former_incarnation_publishes_nothing(etcd: Meddling) -> None:
     before = await shard(etcd)
     await make_store(etcd).publish_members(0, mapped_group(1, 8), members(9, ["a"]))
     assert await shard(etcd) == before

@@ -63,7 +63,7 @@ def test_a_node_speaks_for_shards_that_it_has_or_is_to_have() -> None:
     moving = around("n1", replace(SHARD, replicas=("n2", "n3", "n4"), leaving=(IDS["n1"],)))
     assert all(moving.may_speak_for(name, 0, 1) for name in ("n1", "n2", "n3", "n4"))
     assert not view.may_speak_for("n2", 1, 1), "nobody has heard of that shard"
-    assert not view.may_speak_for("n2", 0, 2), "nor of that life of it"
+    assert not view.may_speak_for("n2", 0, 2), "nor of that incarnation of it"
     assert view.may_speak_for("n2", 0, 0)
 
 
@@ -71,13 +71,13 @@ def test_a_node_that_is_leaving_listens_to_nobody() -> None:
     assert not around("n1", replace(SHARD, leaving=(IDS["n1"],))).admits(IDS["n2"], 0, GROUP)
 
 
-def test_another_life_of_a_shard_another_shard_and_a_stranger_are_not_heard() -> None:
+def test_another_incarnation_another_shard_and_an_unknown_sender_are_not_heard() -> None:
     assert not around("n1").admits(IDS["n2"], 0, mapped_group(2, 77))
     assert not around("n1").admits(IDS["n2"], 1, GROUP)
     assert not around("n1").admits("n9/" + "0" * 32, 0, GROUP)
 
 
-def test_a_replica_of_a_former_life_is_not_served() -> None:
+def test_a_replica_of_a_former_incarnation_is_not_served() -> None:
     anew = replace(SHARD, group=mapped_group(2, 99))
     assert "former incarnation" in around("n1", anew).objection(0, GROUP, (), ())
     assert around("n1").objection(0, GROUP, (), ()) == ""

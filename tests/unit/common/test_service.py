@@ -126,6 +126,18 @@ async def test_to_cancel_whoever_runs_it_ends_it() -> None:
     assert work.has_ended
 
 
+async def test_errors_that_somebody_hears_of_end_nobody_else() -> None:
+    bug, fine, heard = Work(ValueError("a bug")), Work(), list[BaseException]()
+    service = Service(fine.run, on_error=heard.append)
+    service.start()
+    service.spawn(bug.run())
+    bug.may_go_on.set()
+    fine.may_go_on.set()
+    await service.ended()
+    assert [str(error) for error in heard] == ["a bug"]
+    assert (service.failed(), service.is_busy, fine.has_ended) == (None, False, True)
+
+
 async def test_ending_tasks_raises_nothing_of_theirs() -> None:
     broken, waiting = Work(ValueError("a bug")), Work()
     broken.may_go_on.set()

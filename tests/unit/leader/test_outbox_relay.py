@@ -9,6 +9,7 @@ import pytest
 from holdfast.broker.api.answering import OUTBOX_RETRY_MS
 from holdfast.broker.api.conversion import receive_request
 from holdfast.broker.api.tasks import TaskService
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.leader import outbox_relay as relay_module
 from holdfast.broker.leader.outbox_relay import BATCH_MESSAGES_MAX, OutboxRelay
 from holdfast.common.backoff import Backoff
@@ -48,7 +49,9 @@ class Side(SmallShard):
     def __init__(self, number: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.machine.meta.shard = number
-        self.service = TaskService(self.shard, self.config, self.metrics, draw=lambda: 0.5, cluster_id=lambda: CLUSTER)
+        view = StaticClusterView(self.config)
+        view.cluster_id = CLUSTER
+        self.service = TaskService(self.shard, self.config, self.metrics, draw=lambda: 0.5, cluster_view=view)
 
     async def run(self) -> None:
         while True:

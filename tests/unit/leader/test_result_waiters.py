@@ -14,7 +14,7 @@ from holdfast.serving.refusals import OVERLOADED, SHUTTING_DOWN, RefusedError
 from tests.unit.machine.machine_shard import DEAD_KEEP_MS, KEEP_MS, PAUSE_MS
 from tests.unit.replica.small_shard import WAIT_MS, SmallShard, settle
 
-STRANGER = bytes(16)
+UNKNOWN = bytes(16)
 
 Found = list[Execution | None]
 
@@ -46,7 +46,7 @@ async def refused(call: asyncio.Task[Found]) -> str:
 
 async def test_a_call_for_many_waits_for_the_last(small: SmallShard) -> None:
     tasks = await small.enqueue(3)
-    call = wait(small, *tasks, STRANGER, tasks[0])
+    call = wait(small, *tasks, UNKNOWN, tasks[0])
     await settle()
     assert small.shard.watched_tasks == 3, "a task named twice is one, an unknown one is none"
     for _ in range(2):
@@ -170,7 +170,7 @@ async def test_whatever_happens_a_call_waits_exactly_while_something_is_unfinish
         if action < 0.2 or not tasks:
             tasks += await small.enqueue(rng.randint(1, 3))
         elif action < 0.4:
-            wanted = rng.choices([*tasks[-8:], STRANGER], k=rng.randint(1, 4))
+            wanted = rng.choices([*tasks[-8:], UNKNOWN], k=rng.randint(1, 4))
             calls[wait(small, *wanted)] = wanted
         elif action < 0.5 and calls:
             rng.choice(list(calls)).cancel()

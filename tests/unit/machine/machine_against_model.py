@@ -68,7 +68,7 @@ DEAD_KEEP_MS = 80
 START_MS = 1_000_000
 
 WORKERS = (b"", b"ann", b"bob")
-STRANGER = b"\x11" * 16
+UNKNOWN_ID = b"\x11" * 16
 UNKNOWN_TOKENS = (0, 1, (INCARNATION * 2**48 + 10_000) << 64, ((INCARNATION - 1) * 2**48 + 1) << 64)
 
 # Which tasks or claims an entry is about: the n-th of those that fit the entry, or of all that ever were.
@@ -247,11 +247,11 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     def tasks_like(self, picked: Picks, *states: int) -> list[bytes]:
         fitting = [task_id for task_id, task in self.model.tasks.items() if task.state in states]
-        return choose(picked, fitting, [*reversed(self.known_ids), STRANGER])
+        return choose(picked, fitting, [*reversed(self.known_ids), UNKNOWN_ID])
 
     def claims_like(self, picked: Picks) -> list[tuple[bytes, int]]:
         held = [(task_id, task.token) for task_id, task in self.model.tasks.items() if task.state == CLAIMED]
-        strange = [(task_id, token) for token in UNKNOWN_TOKENS for task_id in (*self.known_ids[-1:], STRANGER)]
+        strange = [(task_id, token) for token in UNKNOWN_TOKENS for task_id in (*self.known_ids[-1:], UNKNOWN_ID)]
         guessed = [(task_id, token ^ 1) for task_id, token in self.known_claims[-2:]]  # all but the secret is right
         lost = [claim for claim in self.known_claims if claim[0] in dict(held) and claim not in held]
         return choose(picked, held, [*guessed, *reversed(lost), *reversed(self.known_claims), *strange])

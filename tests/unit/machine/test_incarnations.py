@@ -87,11 +87,11 @@ def test_whatever_has_happened_nothing_is_lost(seed: int) -> None:
         assert shard.state(task_id) == expected
 
 
-def test_sources_that_begin_another_life_too_are_known_by_it() -> None:
+def test_sources_that_begin_another_incarnation_too_are_known_by_it() -> None:
     shard = Shard()
     shard.enqueue()
     shard.kv.write({
-        keys.inbox(1, 1): Inbox(10).encode(),  # of the life before the last one
+        keys.inbox(1, 1): Inbox(10).encode(),  # of the incarnation before the last one
         keys.inbox(1, 2): Inbox(20).encode(),
         keys.inbox(4, 1): Inbox(5).encode(),
     })  # fmt: skip
@@ -107,7 +107,7 @@ def test_of_a_shard_that_does_so_alone_all_sources_begin_where_they_are() -> Non
     assert list(inboxes(shard.kv)) == []
 
 
-def test_lives_only_go_forward() -> None:
+def test_incarnations_only_go_forward() -> None:
     shard = Shard(incarnation=5)
     shard.enqueue()
     with pytest.raises(ValueError, match="above 5"):

@@ -162,7 +162,7 @@ def test_a_list_can_be_gone_on_with_in_the_middle_of_a_run(shard: RunShard) -> N
             assert list(walk(shard.kv, [state], QUEUE, place, {})) == everything[index + 1 :]
 
 
-def test_another_life_gives_back_the_claims_of_runs(shard: RunShard) -> None:
+def test_another_incarnation_gives_back_the_claims_of_runs(shard: RunShard) -> None:
     first = shard.enqueue_run(*[b"p"] * 5).task_id
     shard.claim_slice(first, 4)
     begin_incarnation(shard.kv, 2, {})

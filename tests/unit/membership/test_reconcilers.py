@@ -145,14 +145,14 @@ async def test_a_replica_that_came_back_is_not_deleted_for_what_an_old_map_says(
     assert (await read_map(etcd)).shards[0].leaving == (IDS["a"],)
 
 
-async def test_a_replica_of_a_former_life_is_deleted() -> None:
+async def test_a_replica_of_a_former_incarnation_is_deleted() -> None:
     etcd, store = await cluster(shard_record(group=mapped_group(2, 6)))
     host = Host(replicas={0: Replica(version=8)})
     await poll(etcd, store, host)
     assert host.dropped == [0]
 
 
-async def test_a_replica_of_a_later_life_is_kept() -> None:
+async def test_a_replica_of_a_later_incarnation_is_kept() -> None:
     """As of an etcd that was restored from before the shard was created anew."""
     etcd, store = await cluster(shard_record())
     host = Host(replicas={0: Replica(group=mapped_group(2, 6))})

@@ -249,16 +249,16 @@ def test_voters_stand_in_turns_and_each_term_has_others(replicas: str) -> None:
     assert a.next_deadline_s() == stage.now_s + TIMING.heartbeat_s
 
 
-# --- strangers --------------------------------------------------------------------------------------------------------
+# --- unknown senders --------------------------------------------------------------------------------------------------
 
 
 def test_requests_are_answered_for_everybody(stage: Stage) -> None:
     """This replica may not have heard yet that they belong to the group."""
     stage.now_s = 10.0
-    stage.give("a", "stranger", PreVote(7, 9, 9))
+    stage.give("a", "unknown", PreVote(7, 9, 9))
     assert stage.collect("a") == [PreVoteReply(7, True)]
-    stage.give("a", "stranger", RequestVote(7, 9, 9))
-    stage.give("a", "stranger", Append(7, 1, 0, (), 1, 1))
+    stage.give("a", "unknown", RequestVote(7, 9, 9))
+    stage.give("a", "unknown", Append(7, 1, 0, (), 1, 1))
     stage.sync("a")
     replies = [message for sender, _, message in stage.on_the_way if sender == "a"]
     assert replies[1:] == [VoteReply(7, True), AppendReply(7, True, 1, 1)]
@@ -269,9 +269,9 @@ def replies_of_unknown_senders_count_for_nothing(engine: type[ShardRaft]) -> Non
     a = stage["a"]
     stage.now_s = 10.0
     a.tick(stage.now_s)
-    stage.give("a", "stranger", PreVoteReply(9, False))
+    stage.give("a", "unknown", PreVoteReply(9, False))
     assert a.term == 0, "nor does their term"
-    stage.give("a", "stranger", PreVoteReply(1, True))
+    stage.give("a", "unknown", PreVoteReply(1, True))
     assert a.role == FOLLOWER
 
 
@@ -282,7 +282,7 @@ def unknown_senders_make_no_leader(engine: type[ShardRaft]) -> None:
     a.tick(stage.now_s)
     stage.give("a", "b", PreVoteReply(1, True))
     stage.sync("a")
-    stage.give("a", "stranger", VoteReply(1, True))
+    stage.give("a", "unknown", VoteReply(1, True))
     assert a.role == CANDIDATE
 
 

@@ -325,8 +325,8 @@ def test_a_crash_before_who_came_back_is_durable_leaves_it_gone() -> None:
     assert tombstone_of(log, SHARD) == Tombstone(7, 5, "b", (4, 60))
 
 
-def test_the_longest_of_several_lives_counts() -> None:
-    """Who was deleted again before it had everything still owes what the first life acknowledged."""
+def test_the_longest_of_several_tombstones_counts() -> None:
+    """Who was deleted again before it had everything still owes what it acknowledged at first."""
     stage = with_entries()
     stage.real.forget()
     stage.sync()
@@ -380,7 +380,7 @@ def test_what_is_gone_does_not_keep_the_log_from_being_cut() -> None:
     assert NodeJournal.load(log, SHARD + 1) is not None
 
 
-def test_a_record_of_before_there_were_former_lives_is_read() -> None:
+def test_a_record_of_before_there_were_tombstones_is_read() -> None:
     record = b'{"group":7,"state":"s","term":3,"vote":"a","base":[2,1],"configurations":[[1,1,["a"],[]]]}'
     hard = HardState.decode(record)
     assert hard == HardState(7, "s", 3, "a", 2, 1, ((1, Configuration.of(1, ("a",))),))

@@ -87,7 +87,7 @@ def a_refusal_of_before_moves_nothing(engine: type[ShardRaft]) -> None:
         a_refusal_of_before_moves_nothing,
     ],
 )
-def test_who_is_added_again_is_not_credited_with_a_former_life(scene: Scene) -> None:
+def test_who_is_added_again_is_not_credited_with_what_was_before(scene: Scene) -> None:
     scene(ShardRaft)
     with pytest.raises(AssertionError):
         scene(CreditsTombstones)

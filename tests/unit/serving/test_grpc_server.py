@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from holdfast.broker.api.server import RpcServer
+from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.metrics import Metrics as RouterMetrics
@@ -31,6 +32,23 @@ def ready() -> tuple[bool, str]:
     return True, "serving"
 
 
+class Shards:
+    """All of them are served by one callee."""
+
+    def __init__(self, callee: "Callee") -> None:
+        self._service: Any = callee
+
+    def find(self, _number: int) -> TaskService:
+        service: TaskService = self._service
+        return service
+
+    def default_shard(self) -> int:
+        return 0
+
+    def note_damage(self, error: Exception) -> None:
+        raise error
+
+
 class Callee:
     def check_open(self) -> None:
         """It is."""
@@ -46,8 +64,7 @@ class Callee:
 
 
 def broker() -> RpcServer:
-    find: Any = lambda _shard: Callee()  # noqa: E731
-    return RpcServer(find, None, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
+    return RpcServer(Shards(Callee()), None, None, None, Metrics(), LIMITS, batch_bytes_max=1000, readiness=ready)
 
 
 def router() -> RouterServer:
@@ -79,7 +96,7 @@ async def test_calls_wait_for_a_busy_server(port: int) -> None:
     assert codes == {"OK": CALLS}
 
 
-# --- strangers --------------------------------------------------------------------------------------------------
+# --- unknown callers --------------------------------------------------------------------------------------------
 
 ENQUEUE = "/holdfast.proto.v1.Tasks/Enqueue"
 ACK = "/holdfast.proto.v1.Tasks/Ack"
@@ -266,9 +283,9 @@ async def test_who_watches_health_hears_of_changes_and_of_the_end(server: Router
 async def test_connections_are_bounded(owner: Owner) -> None:
     server = owner.serve(connections_max=10)
     port = await server.start("127.0.0.1", 0)
-    strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+    connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
     closed = 0
-    for reader, _ in strangers:
+    for reader, _ in connections:
         try:
             async with asyncio.timeout(0.1):
                 while await reader.read(1024):
@@ -278,7 +295,7 @@ async def test_connections_are_bounded(owner: Owner) -> None:
             pass
         except ConnectionError:
             closed += 1
-    for _, writer in strangers:
+    for _, writer in connections:
         writer.close()
     await server.stop(0)
     assert closed >= 20

@@ -2,6 +2,7 @@
 else.
 
 server.py       finds who answers a call, before its body is let in; failures become refusals
+shard_services.py  the services of the shards of a node
 tasks.py        the service of a shard; queues.py, dead_letters.py and schedules.py are parts of it
 enqueueing.py   accepts tasks and runs of tasks
 claims.py       claims as their worker is told of them

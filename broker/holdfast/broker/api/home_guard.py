@@ -7,8 +7,8 @@ neither may be on any shard of its queue, and on no other: nobody would look for
 checked: the shard that accepted it has decided where it goes.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 from holdfast.broker.replica.shard import Shard
 from holdfast.machine.new_tasks import NewTask
@@ -17,18 +17,30 @@ from holdfast.serving.refusals import not_known_here, wrong_shard
 
 REMEMBERED_MAX: Final = 1 << 15  # names of queues
 
-HomeOf = Callable[[bytes], int | None]
-MayHave = Callable[[int, bytes], bool]
+
+class Homes(Protocol):
+    """Where tasks of queues may be. `ClusterView` is the real one."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty while there is none."""
+        ...
+
+    def home_of(self, queue: bytes) -> int | None:
+        """The home of a queue, which never changes; None: any shard may be."""
+        ...
+
+    def may_have(self, shard: int, queue: bytes) -> bool:
+        """Whether a shard may have new tasks of a queue, as far as is known."""
+        ...
 
 
 class HomeGuard:
-    """Of one shard. `home_of` says which shard is the home of a queue, which never changes; None: any may be.
-    `may_have`: whether a shard may have tasks of a queue, as far as is known."""
+    """Of one shard."""
 
-    def __init__(self, shard: Shard, home_of: HomeOf, may_have: MayHave = lambda _shard, _queue: True) -> None:
+    def __init__(self, shard: Shard, homes: Homes) -> None:
         self._shard = shard
-        self._home_of = home_of
-        self._may_have = may_have
+        self._homes = homes
         self._at_home: set[bytes] = set()  # queues that were found to be right here
 
     def check_tasks(self, tasks: Iterable[NewTask]) -> None:
@@ -38,13 +50,13 @@ class HomeGuard:
                 continue
             if new.unique_key or new.limit_key or _is_of_home(new.request_id):
                 self.check(new.queue)
-            elif not new.request_id and not self._may_have(self._shard.number, new.queue):
+            elif not new.request_id and not self._homes.may_have(self._shard.number, new.queue):
                 raise not_known_here(new.queue.decode(), self._shard.number)
 
     def check(self, queue: bytes) -> None:
         if queue in self._at_home:
             return
-        home, here = self._home_of(queue), self._shard.number
+        home, here = self._homes.home_of(queue), self._shard.number
         if home is not None and home != here:
             raise wrong_shard(queue.decode(), here, home)
         if len(self._at_home) >= REMEMBERED_MAX:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
+from holdfast.broker.api.shard_services import ShardServices
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
 from holdfast.proto.v1 import broker_calls_pb2 as pb
@@ -48,17 +49,15 @@ class InternalService:
 
     def __init__(
         self,
-        find_service: Callable[[int], TaskService],
+        shards: ShardServices,
         senders: Senders,
         metrics: Metrics,
         *,
         batch_bytes_max: int,
-        on_damage: Callable[[Exception], None],
     ) -> None:
-        self._find_service = find_service
+        self._shards = shards
         self._senders = senders
         self._metrics = metrics
-        self._on_damage = on_damage
         # It was accepted long ago: it must be taken in, whatever clients may send at once.
         bytes_max = batch_bytes_max + MESSAGES_BYTES_MAX
 
@@ -90,7 +89,7 @@ class InternalService:
         except (OutcomeUnknownError, StateDamagedError) as error:
             code = "UNKNOWN"
             if isinstance(error, StateDamagedError):
-                self._on_damage(error)
+                self._shards.note_damage(error)
             raise outcome_unknown() from None
         finally:
             self._metrics.rpc(known.name).observe(code, time.perf_counter() - started)
@@ -100,7 +99,7 @@ class InternalService:
     ) -> Callable[[str, int, Any], Awaitable[Message]]:
         async def checked(sender: str, shard: int, request: Any) -> Message:
             self._check_source(sender, request)
-            return await call(self._find_service(shard), request)
+            return await call(self._shards.find(shard), request)
 
         return checked
 

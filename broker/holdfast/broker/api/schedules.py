@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError
 from holdfast.broker.api.conversion import wire_state
 from holdfast.broker.api.home_guard import HomeGuard
 from holdfast.broker.api.validation import PAGE_DEFAULT, PAGE_MAX, Validator
-from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.schedule_manager import GRACE_MS
 from holdfast.broker.policy.schedule_specs import CATCH_UPS, TIME_ZONE_DEFAULT, TickTasks, timetable_of
 from holdfast.broker.replica.shard import Shard
@@ -58,12 +57,10 @@ class _Count(NamedTuple):
 class ScheduleService:
     """One method per RPC."""
 
-    def __init__(
-        self, shard: Shard, _config: BrokerConfig, validator: Validator, homes: HomeGuard | None = None
-    ) -> None:
+    def __init__(self, shard: Shard, validator: Validator, homes: HomeGuard) -> None:
         self._shard = shard
         self._validator = validator
-        self._homes = homes or HomeGuard(shard, lambda _queue: None)
+        self._homes = homes
         self._count: _Count | None = None  # how many schedules there are, once it was asked for
 
     # --- changes ----------------------------------------------------------------------------------------------

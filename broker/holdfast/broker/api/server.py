@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from holdfast.broker.api.shard_services import ShardServices
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
 from holdfast.common.metadata import SHARD_KEY
@@ -51,7 +52,7 @@ class RpcServer:
 
     def __init__(
         self,
-        find_service: Callable[[int], TaskService],
+        shards: ShardServices,
         admin: object,
         cluster: object,
         backups: object,
@@ -61,13 +62,9 @@ class RpcServer:
         batch_bytes_max: int,
         payload_bytes_max: int | None = None,
         readiness: Callable[[], tuple[bool, str]],
-        default_shard: Callable[[], int] = lambda: 0,
-        on_damage: Callable[[Exception], None] = lambda _error: None,
         frames_at: FramesAt | None = None,
     ) -> None:
-        self._on_damage = on_damage
-        self._find_service = find_service  # of a shard's number
-        self._default_shard = default_shard  # of a call that names none; may refuse it
+        self._shards = shards
         self._batch_bytes_max = batch_bytes_max
         self._payload_bytes_max = payload_bytes_max
         self._metrics = metrics
@@ -143,7 +140,7 @@ class RpcServer:
     ) -> Answer:  # fmt: skip
         """Of what the service of the shard answers that the call is about."""
         number = _shard_of(context.invocation_metadata())
-        service = self._find_service(self._default_shard() if number is None else number)
+        service = self._shards.find(self._shards.default_shard() if number is None else number)
         if checks_first:
             service.check_open()
         handler = handler_of(service)
@@ -151,7 +148,7 @@ class RpcServer:
 
     def _refuse(self, method: str, error: Exception) -> tuple[str, str, bytes]:
         if isinstance(error, StateDamagedError):
-            self._on_damage(error)
+            self._shards.note_damage(error)
         refused = _as_refusal(method, error)
         self._metrics.rejected(refused.reason).inc()
         code, details = status_of(refused)

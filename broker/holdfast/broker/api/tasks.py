@@ -15,10 +15,11 @@ from holdfast.broker.api.conversion import (
 )
 from holdfast.broker.api.dead_letters import DeadLetterService
 from holdfast.broker.api.enqueueing import Enqueueing
-from holdfast.broker.api.home_guard import HomeGuard, HomeOf, MayHave
+from holdfast.broker.api.home_guard import HomeGuard, Homes
 from holdfast.broker.api.queues import QueueService
 from holdfast.broker.api.schedules import ScheduleService
 from holdfast.broker.api.validation import Validator
+from holdfast.broker.cluster_view.view import StaticClusterView
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import ShardClock
 from holdfast.broker.leader.decisions import fail_verdict
@@ -97,10 +98,9 @@ class TaskService:
         metrics: Metrics,
         *,
         draw: Callable[[], float] = random.random,
-        cluster_id: Callable[[], str] = lambda: "",
-        home_of: HomeOf = lambda _queue: None,
-        may_have: MayHave = lambda _shard, _queue: True,
+        cluster_view: Homes | None = None,
     ) -> None:
+        """`cluster_view`: None without one: then tasks may be on any shard."""
         self.shard = self._shard = shard
         self.check_open = shard.check_open  # refuses if no write can be taken now, whatever it is
         self._config = config
@@ -108,13 +108,13 @@ class TaskService:
         self.validator = self._validator = Validator(config)
         self._default_policy = default_policy(config)
         self._draw = draw
-        self._cluster_id = cluster_id  # what a relay must name; nothing is checked while it is empty
+        self._cluster_view = cluster_view or StaticClusterView(config)
         self._answering = Answering(self._validator, metrics)
         self.dead_letters = DeadLetterService(shard, config, self._validator, self._answering)
         self.queues = QueueService(shard, config, self._validator)
-        self._homes = HomeGuard(shard, home_of, may_have)
+        self._homes = HomeGuard(shard, self._cluster_view)
         self._enqueueing = Enqueueing(shard, self._validator, self._answering, self._homes, metrics)
-        self.schedules = ScheduleService(shard, config, self._validator, self._homes)
+        self.schedules = ScheduleService(shard, self._validator, self._homes)
 
     # --- producers --------------------------------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ class TaskService:
         """What the leader of another shard brings out of its outbox."""
         now_ms = self._shard.now_ms()
         new_tasks = self._validator.received(
-            request, now_ms, self._cluster_id(), self._shard.number, self._shard.policies
+            request, now_ms, self._cluster_view.cluster_id, self._shard.number, self._shard.policies
         )
         await self._shard.use_level(MACHINE_LEVEL)
         last = 0
@@ -425,7 +425,7 @@ class TaskService:
 
     async def allocate(self, request: calls_pb.AllocateRequest) -> calls_pb.AllocateResponse:
         """What the leader of another shard asks for of limits of queues that are at home here."""
-        self._validator.allocation_reports(request, self._cluster_id(), self._shard.number)
+        self._validator.allocation_reports(request, self._cluster_view.cluster_id, self._shard.number)
         return allocate_response(await self._shard.allocate(request.source_shard, limit_reports(request)))
 
     # --- shared -----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class MapClusterView:
     """See `ClusterView`. `map` is replaced whenever there is a newer one."""
 
     is_alone = False
+    has_map = True
 
     def __init__(self, me: str, known: PartitionMap) -> None:
         self._me = me
@@ -68,8 +69,8 @@ class MapClusterView:
         return handover is Handover.NONE or (at_need and handover is Handover.ASKED)
 
     def admits(self, sender: str, number: int, group: int) -> bool:
-        """Only of the present life of a shard, and only if this node should have it: what is left of a replica that
-        moved away must not grow again because somebody has not heard of it."""
+        """Only of the present incarnation of a shard, and only if this node should have it: what is left of a replica
+        that moved away must not grow again because somebody has not heard of it."""
         record = self.map.shards.get(number)
         if record is None or record.group != group or self._me in record.leaving:
             return False

@@ -27,6 +27,11 @@ class ClusterView(Protocol):
         ...
 
     @property
+    def has_map(self) -> bool:
+        """Whether shards and queues are in a map, which clients and routers know too."""
+        ...
+
+    @property
     def cluster_id(self) -> str:
         """Empty without a map, and before the cluster is initialised."""
         ...
@@ -109,6 +114,7 @@ class StaticClusterView:
         self.own_address = ""  # known once the server listens
         self.shard_count = config.shards
         self.cluster_id = ""
+        self.has_map = False
 
     @property
     def is_alone(self) -> bool:

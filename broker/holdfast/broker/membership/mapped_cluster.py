@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.broker.api.internal import InternalService
-from holdfast.broker.api.tasks import TaskService
+from holdfast.broker.api.shard_services import ShardServices
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import TimeSource
@@ -69,7 +69,7 @@ class MappedCluster(PeerCluster):
         *,
         cluster_view: MapClusterView,
         etcd: Etcd,
-        find_service: Callable[[int], TaskService],
+        services: ShardServices,
         metrics: Metrics,
     ) -> None:
         super().__init__(host, commit_loop, wire)
@@ -90,9 +90,7 @@ class MappedCluster(PeerCluster):
         self._handover = NodeHandover(host, self.store, cluster_view, self._own, answers.describe)
         self.admin = ClusterAdmin(self.store, self.follower, answers, self._hand_over)
         self.backups = ClusterBackups(self.store, self.follower)
-        internal = InternalService(
-            find_service, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max, on_damage=host.note_damage
-        )
+        internal = InternalService(services, cluster_view, metrics, batch_bytes_max=config.batch_bytes_max)
         wire.calls.serve(internal)
         self._news = SettingsNews(cluster_view, wire.calls, host, self._peers.connected)
         self._peer_address = ""

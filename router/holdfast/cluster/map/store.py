@@ -151,7 +151,7 @@ class MapStore(NodeStore):
         return (await self.decide([self.keys.plan], decide, "the plan"))[0]
 
     async def begin_move(self, plan_id: str, number: int, may_begin: MayBegin) -> tuple[PlanRecord, str]:
-        """Wish for the replica that a step moves, and write down that it began, in one commit.
+        """Desires the replica that a step moves, and write down that it began, in one commit.
 
         So two operators never begin the same step twice, nor two that must not be under way together: both need the
         plan as it was. The plan as it is then, and why the step did not begin, if it did not.
