@@ -94,7 +94,7 @@ PROGRAMS = {
         for name in names:
             poll = lambda name=name: client.reserve(["none"], wait_ms=30_000, worker=name)
             threading.Thread(target=poll, daemon=True).start()
-        while not names <= {each.worker for each in client.list_workers(page_size=1000).workers if each.is_waiting}:
+        while not names <= {one.worker for one in client.list_workers(page_size=1000).workers if one.is_waiting}:
             time.sleep(0.001)
     """,
     "a thread at work": """

@@ -248,7 +248,7 @@ class System:
         with Client(self.broker_address, timeout_s=_ASK_S) as client:
             info = client.describe_cluster()
             reports = client.describe_nodes(timeout_s=2)
-        told = {
+        replicas = {
             (one.shard, report.name): one
             for report in reports
             if report.node is not None
@@ -257,7 +257,7 @@ class System:
         if len(info.shards) != self.spec.shards:
             return f"the map has {len(info.shards)} shards"
         for shard in info.shards:
-            here = {name: one for (number, name), one in told.items() if number == shard.shard}
+            here = {name: one for (number, name), one in replicas.items() if number == shard.shard}
             voting = [one for one in here.values() if one.role in (ReplicaRole.LEADER, ReplicaRole.FOLLOWER)]
             newest = max((one.commit_index for one in voting), default=0)
             if {voter.partition("/")[0] for voter in shard.voters} != set(shard.replicas) or shard.learners:
@@ -298,13 +298,13 @@ class System:
     def _hashes_of(client: Client, shard: int) -> dict[str, tuple[int, str]]:
         found: dict[str, tuple[int, str]] = {}
         for _ in range(5):  # a replica that was sent a snapshot meanwhile has passed the place without a look
-            told = client.hash_shard(shard)
+            answer = client.hash_shard(shard)
             found = {
                 one.node: (one.applied_index, f"none: {one.error}")
                 if one.state_hash is None
-                else (told.index, one.state_hash)
-                for one in told.replicas
+                else (answer.index, one.state_hash)
+                for one in answer.replicas
             }
-            if told.complete:
+            if answer.complete:
                 break
         return found

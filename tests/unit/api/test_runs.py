@@ -230,11 +230,11 @@ async def test_what_departed_from_its_run_since_it_was_claimed_is_told_task_by_t
     first = (await broker.enqueue(run(*numbered(3)))).runs[0].first_task_id
     (claim,) = await broker.small.claim(b"mail", tasks_max=3)
     await broker.call(broker.service.cancel(pb.CancelRequest(task_ids=ids(first, 3))))
-    told = read_claims(broker.small.shard.reader, [claim])
-    assert [format_task_id(one.task_id) for one, *_ in told] == ids(first, 3)
-    assert [pb.TaskSpec.FromString(envelope).payload for _, envelope, _ in told] == numbered(3)
+    details = read_claims(broker.small.shard.reader, [claim])
+    assert [format_task_id(one.task_id) for one, *_ in details] == ids(first, 3)
+    assert [pb.TaskSpec.FromString(envelope).payload for _, envelope, _ in details] == numbered(3)
     response = pb.ReserveResponse()
-    fill_claims(response, told, broker.small.time.now_ms, takes_runs=True)
+    fill_claims(response, details, broker.small.time.now_ms, takes_runs=True)
     assert [whole(item).token - claim.token // 2**64 for item in response.runs] == [0, 1, 2]
 
 

@@ -32,18 +32,18 @@ def fault(at: float, to: float) -> list[Event]:
     ]
 
 
-def told() -> Story:
+def small_story() -> Story:
     calls = [call(1), call(1.5), call(3), call(3.2, 1.0, outcome=INFO), call(6, 0.5), call(3.5, queue="probe-1-0")]
     return Story(calls=[*calls, call(2, f=ACK)], faults=fault(3.1, 5))
 
 
 def test_throughput_counts_what_was_acknowledged_in_each_second() -> None:
-    assert throughput(told(), ENQUEUE, 0) == [(0, 0), (1, 2), (2, 0), (3, 2), (4, 0), (5, 0), (6, 1)]
-    assert throughput(told(), ACK, 1 * S) == [(0, 0), (1, 1)]
+    assert throughput(small_story(), ENQUEUE, 0) == [(0, 0), (1, 2), (2, 0), (3, 2), (4, 0), (5, 0), (6, 1)]
+    assert throughput(small_story(), ACK, 1 * S) == [(0, 0), (1, 1)]
 
 
 def test_latency_is_by_the_second_in_which_a_call_began() -> None:
-    points = dict(latency_ms(told(), ENQUEUE, 0.99, 0))
+    points = dict(latency_ms(small_story(), ENQUEUE, 0.99, 0))
     assert points == pytest.approx({1: 100, 3: 1000, 6: 500})
 
 
@@ -53,9 +53,9 @@ def test_quantiles() -> None:
 
 
 def test_a_fault_is_a_band_and_an_outage() -> None:
-    [band] = bands(told(), 1 * S)
+    [band] = bands(small_story(), 1 * S)
     assert (band.what, band.from_s, band.to_s) == ("kill n1", 2.1, 4.0)
-    [outage] = outages(told(), 0)
+    [outage] = outages(small_story(), 0)
     assert outage.next_write_s == pytest.approx(0.5)  # of the other shard
     assert outage.worst_shard_s == pytest.approx(3.4)
 
@@ -69,7 +69,7 @@ def test_a_shard_that_never_came_back() -> None:
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_plots_are_whole_pictures(logarithmic: bool) -> None:
     lines = [Line("a & b", [(0, 1), (1, 30), (2, 0)]), Line("none", [])]
-    root = ElementTree.fromstring(lines_plot(lines, bands(told(), 0), "ms", logarithmic=logarithmic))
+    root = ElementTree.fromstring(lines_plot(lines, bands(small_story(), 0), "ms", logarithmic=logarithmic))
     tags = [element.tag.rpartition("}")[2] for element in root.iter()]
     assert tags.count("polyline") == 2
     assert "title" in tags, "the band says what it is"
@@ -79,7 +79,7 @@ def test_plots_are_whole_pictures(logarithmic: bool) -> None:
 
 def test_a_report_needs_nothing_else(tmp_path: Path) -> None:
     verdict = Verdict([Violation("lost", "t1 <is> gone")], {"lost": 1, "ready": 0})
-    report = make_report(told(), Final(), verdict, 0, ["drain: nobody"])
+    report = make_report(small_story(), Final(), verdict, 0, ["drain: nobody"])
     write_report(tmp_path, report, {"arguments": {"seed": 1}})
     page = (tmp_path / "report.html").read_text()
     assert "t1 &lt;is&gt; gone" in page

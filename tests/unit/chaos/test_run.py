@@ -42,9 +42,9 @@ def test_a_bad_recording_shows_the_life_of_the_task(tmp_path: Path, capsys: pyte
     task = next(event.task for event in events if event.task)
     states = {item: state for item, state in (final.states or {}).items() if item != task}
     assert main(["--judge", str(record(tmp_path, events, replace(final, states=states)))]) == 1
-    told = capsys.readouterr().out
-    assert f"\nVIOLATION lost: {task} was accepted" in told
-    assert sum(f'"task":"{task}"' in line for line in told.splitlines()) >= 2
+    printed = capsys.readouterr().out
+    assert f"\nVIOLATION lost: {task} was accepted" in printed
+    assert sum(f'"task":"{task}"' in line for line in printed.splitlines()) >= 2
     assert "broken promises" in (tmp_path / "report.html").read_text()
 
 

@@ -63,7 +63,7 @@ def like(task: NewTask, *payloads: str) -> list[NewTask]:
     return [replace(task, payload=payload.encode()) for payload in payloads]
 
 
-def told(outcomes: Sequence[Accepted | Rejected]) -> list[str]:
+def ids_or_fields(outcomes: Sequence[Accepted | Rejected]) -> list[str]:
     return [outcome.task_id if isinstance(outcome, Accepted) else outcome.field for outcome in outcomes]
 
 
@@ -91,7 +91,7 @@ async def test_a_task_that_differs_begins_another_run(server: ScriptedServer, cl
     other = replace(LIKE_ALL, **{field: IN_COMMON[field]})
     tasks = [*like(LIKE_ALL, "a", "b"), *like(other, "c", "d", "e"), *like(LIKE_ALL, "f")]
     ids = [run_id(1), run_id(1, 1), run_id(2), run_id(2, 1), run_id(2, 2), run_id(3)]
-    assert told(await client.enqueue_many(tasks)) == ids
+    assert ids_or_fields(await client.enqueue_many(tasks)) == ids
     [request] = server.requests["Enqueue"]
     assert [list(run.payloads) for run in request.runs] == [[b"a", b"b"], [b"c", b"d", b"e"], [b"f"]]
     ids = [run.task.request_id for run in request.runs]
@@ -111,7 +111,7 @@ async def test_nothing_is_overtaken_by_what_came_behind_it(server: ScriptedServe
 async def test_where_hardly_any_are_alike_all_go_alone(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("Enqueue", accept_all)
     tasks = [replace(LIKE_ALL, priority=index % 9) for index in range(8)]
-    assert told(await client.enqueue_many([*tasks, tasks[-1]])) == [str(number) for number in range(1, 10)]
+    assert ids_or_fields(await client.enqueue_many([*tasks, tasks[-1]])) == [str(number) for number in range(1, 10)]
 
 
 @pytest.mark.parametrize("field", OF_ITS_OWN)
@@ -120,9 +120,9 @@ async def test_what_has_something_of_its_own_goes_alone(
 ) -> None:
     server.on("Enqueue", accept_all)
     tasks = like(replace(LIKE_ALL, **{field: OF_ITS_OWN[field]}), "a", "b")
-    assert told(await client.enqueue_many(tasks)) == ["1", "2"]
+    assert ids_or_fields(await client.enqueue_many(tasks)) == ["1", "2"]
     if field != "request_id":
-        assert told(await client.enqueue_run(replace(tasks[0], payload=b""), [b"a", b"b"])) == ["1", "2"]
+        assert ids_or_fields(await client.enqueue_run(replace(tasks[0], payload=b""), [b"a", b"b"])) == ["1", "2"]
     assert not any(request.runs for request in server.requests["Enqueue"])
 
 
@@ -146,7 +146,7 @@ async def test_outcomes_are_in_the_order_of_the_batch(server: ScriptedServer, cl
     server.on("Enqueue", answer)
     tasks = [ALONE, ALONE, *like(LIKE_ALL, "a", "b", "c"), *like(NewTask("mail", "other"), "d", "e")]
     outcomes = await client.enqueue_many(tasks)
-    assert told(outcomes) == [
+    assert ids_or_fields(outcomes) == [
         "1", "tasks[1].priority", run_id(1), "tasks[3].payload", run_id(1, 1), "tasks[5].type", "tasks[6].type",
     ]  # fmt: skip
     refused = [outcome.message for outcome in outcomes if isinstance(outcome, Rejected)]
@@ -185,7 +185,7 @@ async def test_a_payload_that_does_not_fit_is_named(
     server.on("Enqueue", accept_all)
     tasks = [ALONE, *like(LIKE_ALL, "a", "b", "c")]
     tasks[offset] = replace(tasks[offset], payload=payload)
-    outcomes = told(await client.enqueue_many(tasks))
+    outcomes = ids_or_fields(await client.enqueue_many(tasks))
     assert outcomes.pop(offset) == f"tasks[{offset}].payload"
     assert outcomes == ["1", run_id(1), run_id(1, 1)], "the others are sent without it"
     assert await refused_field(client.enqueue_run(LIKE_ALL, [task.payload for task in tasks])) == f"payloads[{offset}]"
@@ -195,9 +195,9 @@ async def test_what_is_no_task_is_named(server: ScriptedServer, client: AsyncCli
     server.on("Enqueue", accept_all)
     not_a_task: Any = "task"
     outcomes = await client.enqueue_many([*like(LIKE_ALL, "a", "b"), not_a_task, not_a_task])
-    assert told(outcomes) == [run_id(1), run_id(1, 1), "tasks[2]", "tasks[3]"]
+    assert ids_or_fields(outcomes) == [run_id(1), run_id(1, 1), "tasks[2]", "tasks[3]"]
     too_urgent = like(NewTask("mail", "t", priority=2**70), "a", "b")
-    assert told(await client.enqueue_many(too_urgent)) == ["tasks[0].priority", "tasks[1].priority"]
+    assert ids_or_fields(await client.enqueue_many(too_urgent)) == ["tasks[0].priority", "tasks[1].priority"]
 
 
 async def test_a_lost_run_is_sent_again_with_its_id(server: ScriptedServer, client: AsyncClient) -> None:
@@ -249,8 +249,8 @@ async def test_answers_that_do_not_fit_are_not_understood(
 async def test_who_has_only_payloads_needs_one_task(server: ScriptedServer, client: AsyncClient) -> None:
     server.on("Enqueue", accept_all)
     assert await client.enqueue_run(LIKE_ALL, []) == []
-    assert told(await client.enqueue_run(LIKE_ALL, [b"a", b"b"])) == [run_id(1), run_id(1, 1)]
-    assert told(await client.enqueue_run(LIKE_ALL, [b"a"])) == ["1"]
+    assert ids_or_fields(await client.enqueue_run(LIKE_ALL, [b"a", b"b"])) == [run_id(1), run_id(1, 1)]
+    assert ids_or_fields(await client.enqueue_run(LIKE_ALL, [b"a"])) == ["1"]
     await client.enqueue_many(like(LIKE_ALL, "a", "b"))
     by_payloads, _, by_tasks = server.requests["Enqueue"]
     for request in (by_payloads, by_tasks):
@@ -282,7 +282,7 @@ async def test_a_run_goes_straight_to_its_shard(cluster: Cluster) -> None:
     tasks = [*like(NewTask(queue_at(1), "t"), "a", "b"), *like(NewTask(queue_at(0), "t"), "c", "d", "e")]
     async with AsyncClient(cluster.router.address, direct=True) as client:
         outcomes = await client.enqueue_many(tasks)
-    assert [shard_of_task(item) for item in told(outcomes)] == [1, 1, 0, 0, 0]
+    assert [shard_of_task(item) for item in ids_or_fields(outcomes)] == [1, 1, 0, 0, 0]
     assert cluster.sent("Enqueue") == [0, 1, 1]
 
 

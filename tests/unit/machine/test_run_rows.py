@@ -30,7 +30,7 @@ def a_run(payloads: list[bytes]) -> NewRun:
     return NewRun(b"mail", 4, b"", 0, 3, 5, 0, b"send", 0, 0, b"header", sizes, b"".join(payloads))
 
 
-def told(run: Run) -> list[tuple[int, int, bytes]]:
+def stretches_of(run: Run) -> list[tuple[int, int, bytes]]:
     """State, token and worker of each task."""
     found = []
     for start, stretch in run.spans():
@@ -67,7 +67,7 @@ def test_each_task_is_in_the_state_it_was_brought_into(count: int, seed: int) ->
         for place in range(start, end):
             token = later_token(new.token, place - start) if new.token else 0
             model[place] = new.state, token, new.worker
-        assert told(run) == model
+        assert stretches_of(run) == model
         assert not any(
             stretch.continues(earlier, begin, earlier_begin)
             for (earlier_begin, earlier), (begin, stretch) in zip(
@@ -75,11 +75,11 @@ def test_each_task_is_in_the_state_it_was_brought_into(count: int, seed: int) ->
             )
         )
         read_back = Run.decode(run.encode())
-        assert told(read_back) == model
+        assert stretches_of(read_back) == model
         assert read_back.encode() == run.encode()
-        for each in (run, read_back):
-            assert each.there == sum(state != DEPARTED for state, _, _ in model)
-            assert each.unfinished == sum(state in (READY, CLAIMED) for state, _, _ in model)
+        for known in (run, read_back):
+            assert known.there == sum(state != DEPARTED for state, _, _ in model)
+            assert known.unfinished == sum(state in (READY, CLAIMED) for state, _, _ in model)
 
 
 @quick
