@@ -180,6 +180,7 @@ class _Call:
 
     def begin(self, answered: Coroutine[Any, Any, Any]) -> None:
         """It is answered before this ends, if nothing has to be waited for."""
+        self._metadata = ()  # it was looked at, and the call may wait for long
         self._answered = answered if self.served.is_driven else _in_task(answered)
         self._go_on()
 

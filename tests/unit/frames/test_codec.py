@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.frames import codec
 from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader, decode_refusal
 from holdfast.frames.hello import hello, read_hello, read_welcome, welcome, why_not_welcome
-from holdfast.frames.metadata import decode_metadata, encode_metadata
+from holdfast.frames.metadata import PAIRS_MAX, decode_metadata, encode_metadata
 from tests.long import IS_LONG
 
 BYTES_MAX = 400
@@ -175,14 +175,16 @@ def test_metadata_comes_back(metadata: tuple[tuple[str, str], ...]) -> None:
     assert decode_metadata(encode_metadata(metadata)) == metadata
 
 
-@pytest.mark.parametrize("data", [b"\xff\0", b"key", b"key\0", b"key\0value", b"a\0b\0c\0"])
+@pytest.mark.parametrize(
+    "data", [b"\xff\0", b"key", b"key\0", b"key\0value", b"a\0b\0c\0", b"\0" * codec.METADATA_BYTES_MAX]
+)
 def test_metadata_that_is_broken(data: bytes) -> None:
     with pytest.raises(BrokenFrameError):
         decode_metadata(data)
 
 
 def test_metadata_that_cannot_be_sent() -> None:
-    for bad in ((("key", "a\0b"),), (("key", "x" * codec.METADATA_BYTES_MAX),)):
+    for bad in ((("key", "a\0b"),), (("key", "x" * codec.METADATA_BYTES_MAX),), (("", ""),) * (PAIRS_MAX + 1)):
         with pytest.raises(ValueError, match="expected"):
             encode_metadata(bad)
 
