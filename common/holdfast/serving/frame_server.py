@@ -8,7 +8,6 @@ import asyncio
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
@@ -234,7 +233,6 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # Until it has said hello, little is read of it.
         self._reader = FrameReader(codec.HELLO_BYTES_MAX, server.intake)
-        self._frames: deque[Frame] = deque()  # that came with others, and are for the next iterations of the loop
         self._calls: dict[int, _Call] = {}  # that the caller waits for
         self._unanswered_bytes = 0  # of these
         self._has_said_hello = False
@@ -261,7 +259,6 @@ class _Connection(asyncio.Protocol):
         self._transport = None
         self._server.left(self)
         self._reader.drop()
-        self._frames.clear()
         self._cancel_all()
 
     def pause_writing(self) -> None:
@@ -276,25 +273,25 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_s = time.monotonic()
         self._was_pinged = False
-        try:
-            frames = self._reader.feed(data)
-        except BrokenFrameError as error:
-            self.end(f"Expected a frame, but got {error}.")
-            return
-        if self._reader.is_between:
-            self.receiving_since_s = None
-        elif frames or self.receiving_since_s is None:
-            self.receiving_since_s = self._heard_s
-        if frames:
-            self._frames.extend(frames)
-            self._take_some()
+        self._take_some(data)
 
-    def _take_some(self) -> None:
-        """A connection that sent very many calls at once does not keep the others waiting for all of them."""
-        frames = self._frames
+    def _take_more(self) -> None:
+        """Of what has come already: so far nobody listened."""
+        if not self._has_ended:
+            self._heard_s = time.monotonic()
+            self._take_some(b"")
+
+    def _take_some(self, data: bytes) -> None:
+        """A connection that sent very many calls at once does not keep the others waiting for all of them. They stay
+        as they came until it is their turn."""
+        reader = self._reader
         try:
-            for _ in range(min(CALLS_AT_ONCE, len(frames))):
-                frame = frames.popleft()
+            frames = reader.feed(data, CALLS_AT_ONCE)
+            if reader.is_between or reader.has_more:
+                self.receiving_since_s = None
+            elif frames or self.receiving_since_s is None:
+                self.receiving_since_s = self._heard_s
+            for frame in frames:
                 if frame.kind == codec.CALL and self._has_said_hello:
                     self._begin(frame)
                 else:
@@ -304,9 +301,9 @@ class _Connection(asyncio.Protocol):
         except BrokenFrameError as error:
             self.end(f"Expected a frame, but got {error}.")
             return
-        if frames:
-            self._loop.call_soon(self._take_some)
-        if frames or self._is_paused:
+        if reader.has_more:
+            self._loop.call_soon(self._take_more)
+        if reader.has_more or self._is_paused:
             self._read_or_not()
 
     def _read_or_not(self) -> None:
@@ -314,7 +311,7 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._frames or self.unread_since_s is not None:
+        if self._reader.has_more or self.unread_since_s is not None:
             transport.pause_reading()
             self._is_paused = True
         elif self._is_paused:
@@ -491,7 +488,6 @@ class _Connection(asyncio.Protocol):
         _log.info("frames_refused", reason=reason)  # a caller chooses how often
         if self._transport is not None:
             self._send(codec.encode_refusal(0, _INVALID, reason, kind=codec.END))
-        self._frames.clear()
         self.close()
 
 
