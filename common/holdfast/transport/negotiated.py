@@ -131,12 +131,13 @@ class NegotiatedChannels:
         await self._grpc.keep(addresses)
 
     async def close_unused(self, now_s: float) -> None:
-        """Those that carried nothing for a while. The channel beside frames that are in use goes by itself."""
+        """Those that carried nothing for a while. The channel beside frames that are in use goes by itself. How often
+        there were none to be had is known for longer than until the next try: its pause grows with that."""
         self._keep_links(
             [
                 address
                 for address, frames in self.frames.items()
-                if now_s < frames.not_before_s or (frames.link and now_s - frames.link.used_s <= UNUSED_S)
+                if now_s <= max(frames.not_before_s, frames.link.used_s if frames.link else 0.0) + UNUSED_S
             ]
         )
         await self._grpc.close_unused(now_s)
