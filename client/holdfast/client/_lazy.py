@@ -12,11 +12,11 @@ class _Filling:
     """One list is filled at a time: another thread that looks at it meanwhile must not see it empty."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may look at another list meanwhile
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self.lock = threading.Lock()  # the thread that had it is not in the child
+        self.lock = threading.RLock()  # the thread that had it is not in the child
 
 
 _filling = _Filling()
