@@ -22,10 +22,7 @@ from holdfast.cluster.map.transactions import Decision
 from holdfast.serving.refusals import (
     CLUSTER_EXISTS,
     RefusedError,
-    conflict,
     no_cluster,
-    no_such_shard,
-    node_not_found,
     plan_not_found,
     plan_under_way,
 )
@@ -105,30 +102,6 @@ class MapStore(NodeStore):
 
         (found, version), revision = await self.decide([key], decide, f"the queue {queue}")
         return found, revision or version
-
-    # Wishes
-
-    async def set_desired_replicas(self, shard: int, expected: Sequence[str], new: Sequence[str]) -> ShardRecord:
-        """Change which nodes should have the shard, if it is as expected; a success if it is so already."""
-        added = [name for name in new if name not in expected]
-        guards = [key for name in added for key in (self.keys.node(name), self.keys.removed(name))]
-        key = self.keys.shard(shard)
-
-        def decide(rows: Sequence[Row | None]) -> Decision[ShardRecord]:
-            if rows[0] is None:
-                raise no_such_shard(shard, 1)
-            record = shard_of(rows[0])
-            if record.replicas == tuple(new):
-                return Decision(record)
-            if record.replicas != tuple(expected):
-                raise conflict(f"the replicas of shard {shard}")
-            for index, name in enumerate(added):
-                if why := check_destination(name, rows[1 + 2 * index], rows[2 + 2 * index]):
-                    raise node_not_found(f"{name}, because {why},", "replicas")
-            desired = replace(record, replicas=tuple(new))
-            return Decision(desired, [Put(key, desired.encode())])
-
-        return (await self.decide([key, *guards], decide, f"the shard {shard}"))[0]
 
     # Plans
 
