@@ -246,6 +246,8 @@ async def test_what_a_run_says_of_retries_is_read_once_for_all_that_fail(
 ) -> None:
     await broker.enqueue(run(*numbered(5), retry=pb.RetryPolicy(jitter=0.5)))
     claims = (await broker.reserve(takes_runs=False)).claims
+    await broker.enqueue(*[run(*numbered(2))] * reader.PAYLOADS_KEPT)
+    await broker.reserve(takes_runs=False)  # theirs are at hand now, in the place of the first
     rows_read: list[bytes] = []
 
     def noting(row: bytes) -> RunPayloads:
