@@ -23,6 +23,7 @@ from holdfast.machine.entries import (
     FailItem,
     Mark,
 )
+from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV, state_hash
 from holdfast.machine.machine import Machine
@@ -440,11 +441,23 @@ class MachineAgainstModel(RuleBasedStateMachine):
         return rows.CLAIMS_SPENT if task.claims >= task.new.max_claims else 0
 
     @precondition(lambda self: self.known_claims)
-    @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)))
-    def extend(self, picked: Picks, lease_ms: int) -> None:
-        claims = enumerate(self.claims_like(picked))
-        items = [ExtendItem(*claim, self.clock_ms + lease_ms - 4 * number) for number, claim in claims]
+    @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)), apart_ms=st.sampled_from((0, 0, 4)))
+    def extend(self, picked: Picks, lease_ms: int, apart_ms: int) -> None:
+        """As a rule all get the same lease, and those that were claimed together are beside each other."""
+        claims = self.claims_like(picked)
+        if not apart_ms:
+            claims = sorted(claims + self.held_beside(claims[:1]))
+        items = [ExtendItem(*claim, self.clock_ms + lease_ms - apart_ms * index) for index, claim in enumerate(claims)]
         self.propose(entries.Extend(self.stamp_ms, items))
+
+    def held_beside(self, claims: list[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
+        """The claims behind these that were given out with them."""
+        found = []
+        for task_id, token in claims:
+            later = ((later_task_id(task_id, index), later_token(token, index)) for index in range(1, 4))
+            tasks = self.model.tasks
+            found += [claim for claim in later if claim[0] in tasks and tasks[claim[0]].token == claim[1]]
+        return found
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, snooze_ms=st.sampled_from((0, 0, 1, 30)))
