@@ -23,7 +23,6 @@ from holdfast.machine.entries import (
     FailItem,
     Mark,
 )
-from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.invariants import violations
 from holdfast.machine.kv import MemoryKV, state_hash
 from holdfast.machine.machine import Machine
@@ -53,6 +52,7 @@ from tests.unit.machine.machine_picture import (
     answers_of,
     as_single_tasks,
     claimed_in,
+    claims_of,
     in_slices,
     marks_for,
     picture_of,
@@ -443,21 +443,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)), apart_ms=st.sampled_from((0, 0, 4)))
     def extend(self, picked: Picks, lease_ms: int, apart_ms: int) -> None:
-        """As a rule all get the same lease, and those that were claimed together are beside each other."""
-        claims = self.claims_like(picked)
-        if not apart_ms:
-            claims = sorted(claims + self.held_beside(claims[:1]))
+        claims = [one for claim in self.claims_like(picked) for one in claims_of(*claim, 1 if apart_ms else 4)]
         items = [ExtendItem(*claim, self.clock_ms + lease_ms - apart_ms * index) for index, claim in enumerate(claims)]
         self.propose(entries.Extend(self.stamp_ms, items))
-
-    def held_beside(self, claims: list[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
-        """The claims behind these that were given out with them."""
-        found = []
-        for task_id, token in claims:
-            later = ((later_task_id(task_id, index), later_token(token, index)) for index in range(1, 4))
-            tasks = self.model.tasks
-            found += [claim for claim in later if claim[0] in tasks and tasks[claim[0]].token == claim[1]]
-        return found
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, snooze_ms=st.sampled_from((0, 0, 1, 30)))
