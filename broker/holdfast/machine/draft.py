@@ -111,15 +111,16 @@ class Draft:
                 task = self._tasks[task_id] = Execution.decode(row)
         return task
 
-    def depart(self, task_id: bytes, task: Execution) -> None:
-        """A task that is in a run has rows of its own from now on, and is in the same state as before. `task`: as
-        `execution` gave it; what was changed of it meanwhile is not written."""
+    def depart(self, task_id: bytes, task: Execution, *, is_finishing: bool = False) -> None:
+        """A task that is in a run has rows of its own from now on, and is in the same state as before; if it is about
+        to finish, without an envelope. `task`: as `execution` gave it; what was changed of it meanwhile is not
+        written."""
         found = self.runs.find(task_id)
         assert found is not None, "who is in a run departs from there"
         run, place = found
         own = run.execution(place)
         assert own is not None, "who has departed is in no run"
-        if own.state in (READY, CLAIMED):
+        if own.state in (READY, CLAIMED) and not is_finishing:
             self.writes[keys.envelope(task_id)] = self.runs.envelope(run, place, self.writes)
         self.runs.change(run, place, Stretch(place + 1, DEPARTED), self.writes)
         row = own_index_row(task_id, own)

@@ -7,7 +7,8 @@ of its own departs: it gets rows of its own, and its place in the run is empty.
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from operator import attrgetter
+from itertools import accumulate
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX, later_token, task_id_sequence, task_id_time_ms
@@ -15,13 +16,19 @@ from holdfast.machine.new_runs import SIZE_BYTES, NewRun, unpack_sizes
 from holdfast.machine.rows import NOT_DEAD, READY, SUCCEEDED, Execution
 
 RUN_TASKS_MAX = 128  # of one run: its row is written anew with whatever a task of it does
-RUN_BYTES_MAX = 256 * 1024  # of its payloads: whoever hands out one task reads all of them
+RUN_BYTES_MAX = 256 * 1024  # of its payloads
+PART_BYTES_MAX = 32 * 1024  # of the payloads in one row: whoever hands out one task reads all of them
 DEPARTED = 0  # the state of a place whose task has rows of its own, or is gone
 
 _RUN = struct.Struct(">16sBHIIQIIHHH")
 _STRETCH = struct.Struct(">HBQQQQH")
 _PAYLOAD_TAG = b"\x1a"  # of TaskSpec.payload, the third field, on the wire
 _end = attrgetter("end")
+_part_end = itemgetter(0)
+
+# About what is kept of a run and of a stretch, in memory.
+_RUN_KEPT_BYTES = 1500
+_STRETCH_KEPT_BYTES = 400
 
 
 class Stretch(NamedTuple):
@@ -48,11 +55,27 @@ class Stretch(NamedTuple):
         return head + worker
 
 
+# Of the payloads that are in one row: the place behind the last of them, and where it ends among all payloads.
+Part = tuple[int, int]
+
+
+def parts_of(sizes: bytes) -> list[Part]:
+    """How the payloads of a run are cut into rows: as many in each as there is room for, and at least one. All replicas
+    cut alike, for as long as the run is there."""
+    offsets = [0, *accumulate(unpack_sizes(sizes))]
+    parts: list[Part] = []
+    start, count = 0, len(offsets) - 1
+    while start < count:
+        start = max(start + 1, bisect_right(offsets, offsets[start] + PART_BYTES_MAX) - 1)
+        parts.append((start, offsets[start]))
+    return parts
+
+
 class Run:
     """What the tasks of a run share, and what they are doing."""
 
     __slots__ = (
-        "_first_number", "_packed", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags",
+        "_first_number", "_packed", "_parts", "_shared", "count", "enqueued_ms", "first_id", "first_sequence", "flags",
         "header_bytes", "largest_bytes", "last_sequence", "max_attempts", "max_claims", "priority", "queue",
         "result_ttl_ms", "sizes", "stretches", "there", "timeout_ms", "type", "unfinished",
     )  # fmt: skip
@@ -79,6 +102,7 @@ class Run:
         self.count = len(sizes) // SIZE_BYTES
         self.last_sequence = self.first_sequence + self.count - 1
         self.largest_bytes = envelope_bytes(header_bytes, max(unpack_sizes(sizes)))
+        self._parts: list[Part] = []  # once somebody has asked for them
         self.stretches = stretches
         self.there = self.unfinished = 0  # of its tasks: how many are in it, and how many of those have not finished
         for start, stretch in self.spans():
@@ -182,6 +206,24 @@ class Run:
         """Of the payload."""
         return int.from_bytes(self.sizes[place * SIZE_BYTES : (place + 1) * SIZE_BYTES], "big")
 
+    @property
+    def parts(self) -> list[Part]:
+        """One for each row of payloads."""
+        if not self._parts:
+            self._parts = parts_of(self.sizes)
+        return self._parts
+
+    def part_at(self, place: int) -> tuple[int, int]:
+        """The places whose payloads are in the same row: the first of them, and the one behind the last."""
+        parts = self.parts
+        index = bisect_right(parts, place, key=_part_end)
+        return parts[index - 1][0] if index else 0, parts[index][0]
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what it takes in memory."""
+        return _RUN_KEPT_BYTES + 2 * len(self.sizes) + _STRETCH_KEPT_BYTES * len(self.stretches)
+
     def encode(self) -> bytes:
         return b"".join((self._shared, *self._packed))
 
@@ -219,7 +261,7 @@ def stretch_count(row: bytes) -> int:
 
 
 class RunPayloads:
-    """The row of a run's payloads: the header that they share, their sizes, and one behind the other."""
+    """A row of a run's payloads: the header that they share, their sizes, and one behind the other."""
 
     __slots__ = ("_begin", "_row", "header", "sizes")
 

@@ -55,6 +55,20 @@ def claim_ready(draft: Draft, run: Run, start: int, end: int, entry: Claim) -> C
     return Claimed(run.id_at(start), token, expiry_ms, 0, 1, run.enqueued_ms, False, count)
 
 
+def prolong(draft: Draft, run: Run, start: int, held: Stretch, token: int, expiry_ms: int) -> int:
+    """CLAIMED tasks from `start` to the end of `held` are so until later, but never beyond the time that each may run;
+    `token` is that of the first of them. Returns until when."""
+    if run.timeout_ms:
+        expiry_ms = min(expiry_ms, held.changed_ms + run.timeout_ms)
+    if expiry_ms == held.timer_ms:
+        return expiry_ms
+    draft.runs.change(run, start, held._replace(token=token, timer_ms=expiry_ms), draft.writes)
+    effects = draft.effects
+    if not effects.expiry_ms or expiry_ms < effects.expiry_ms:
+        effects.expiry_ms = expiry_ms
+    return expiry_ms
+
+
 def succeed(draft: Draft, run: Run, start: int, held: Stretch, token: int, keep_ms: int) -> None:
     """CLAIMED tasks from `start` to the end of `held` have succeeded; `token` is that of the first of them."""
     queue, count, now_ms = draft.queue(run.queue), held.end - start, draft.now_ms

@@ -38,9 +38,9 @@ from holdfast.machine.running import claim_row
 _UNIQUE = UNIQUE_UNTIL_DONE | UNIQUE_WHILE_WAITING
 
 
-def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue, *, is_finishing: bool = False) -> None:
     if task.is_in_run:
-        draft.depart(task_id, task)
+        draft.depart(task_id, task, is_finishing=is_finishing)
     state = task.state
     if state == CLAIMED:
         _end_claim(draft, task_id, task, queue)
@@ -253,8 +253,6 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, entry: Claim, e
 
 def prolong_claim(draft: Draft, task_id: bytes, task: Execution, expiry_ms: int) -> None:
     """CLAIMED as before, with another expiry, but never beyond the time that the task may run."""
-    if task.is_in_run:
-        draft.depart(task_id, task)
     if task.timeout_ms:
         expiry_ms = min(expiry_ms, task.changed_ms + task.timeout_ms)
     draft.delete(keys.claim_expiry(task.timer_ms, task_id))
@@ -322,7 +320,8 @@ def enter_finished(draft: Draft, task_id: bytes, task: Execution, state: int, pu
     queue = draft.queue(task.queue)
     if task.state == READY:
         withdraw(draft, task_id, task)
-    _leave(draft, task_id, task, queue)
+    has_envelope = not task.is_in_run
+    _leave(draft, task_id, task, queue, is_finishing=True)
     if task.start_by_ms:
         _end_start_by(draft, task_id, task)
     if task.unique_key:
@@ -331,7 +330,8 @@ def enter_finished(draft: Draft, task_id: bytes, task: Execution, state: int, pu
         queue.succeeded_total += 1
     else:
         queue.cancelled_total += 1
-    draft.delete(keys.envelope(task_id))
+    if has_envelope:
+        draft.delete(keys.envelope(task_id))
     _arm_purge(draft, task_id, purge_ms)
     draft.effects.finished.append(task_id)
     _enter(draft, task_id, task, state, purge_ms)

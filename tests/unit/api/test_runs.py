@@ -1,15 +1,16 @@
 """Runs on the wire: what a caller that knows of them sends and gets, and one that does not."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
+from holdfast.broker.api import tasks as api_tasks
 from holdfast.broker.api.claims import fill_claims, read_claims
 from holdfast.broker.api.tasks import TaskService
 from holdfast.machine import reader
 from holdfast.machine.ids import format_task_id, later_task_id, parse_task_id
-from holdfast.machine.rows import CANCELLED, READY, SUCCEEDED
+from holdfast.machine.rows import CANCELLED, CLAIMED, DEAD, DELAYED, READY, SUCCEEDED
 from holdfast.machine.run_rows import RunPayloads
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.proto.v1.cluster_pb2 import QueuePolicy
@@ -246,6 +247,8 @@ async def test_what_a_run_says_of_retries_is_read_once_for_all_that_fail(
 ) -> None:
     await broker.enqueue(run(*numbered(5), retry=pb.RetryPolicy(jitter=0.5)))
     claims = (await broker.reserve(takes_runs=False)).claims
+    await broker.enqueue(*[run(*numbered(2))] * reader.PAYLOADS_KEPT)
+    await broker.reserve(takes_runs=False)  # theirs are at hand now, in the place of the first
     rows_read: list[bytes] = []
 
     def noting(row: bytes) -> RunPayloads:
@@ -258,6 +261,38 @@ async def test_what_a_run_says_of_retries_is_read_once_for_all_that_fail(
     answer = await broker.call(broker.service.fail(pb.FailRequest(items=items)))
     assert all(outcome.HasField("failed") for outcome in answer.outcomes)
     assert len(rows_read) == 1
+
+
+# --- what makes tasks depart ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "state"), [("fail", DEAD), ("release", READY), ("update", DELAYED), ("cancel", CLAIMED)]
+)
+async def test_a_call_takes_only_so_many_payloads_out_of_runs_with_each_entry(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, what: str, state: int
+) -> None:
+    monkeypatch.setattr(api_tasks, "DEPARTING_BYTES_MAX", 3500)
+    first = (await broker.enqueue(run(*[bytes(1000)] * 7))).runs[0].first_task_id
+    claims = [] if what == "update" else (await broker.reserve(takes_runs=False)).claims
+    refs = [pb.ClaimRef(task_id=claim.task_id, token=claim.token, secret=claim.secret) for claim in claims]
+    before = broker.small.machine.meta.applied_index
+    service, error = broker.service, pb.TaskError(type="E", message="m")
+    calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+        "fail": lambda: service.fail(
+            pb.FailRequest(items=[pb.FailItem(claim=ref, error=error, dead=True) for ref in refs])
+        ),
+        "release": lambda: service.release(pb.ReleaseRequest(claims=refs)),
+        "update": lambda: service.update_tasks(
+            pb.UpdateTasksRequest(items=[pb.UpdateItem(task_id=task_id, delay_ms=9000) for task_id in ids(first, 7)])
+        ),
+        "cancel": lambda: service.cancel(pb.CancelRequest(task_ids=ids(first, 7))),
+    }
+    answer = await broker.call(calls[what]())
+    assert not any(outcome.HasField("rejection") for outcome in answer.outcomes)
+    assert len(answer.outcomes) == 7
+    assert broker.small.machine.meta.applied_index == before + 3
+    assert broker.states(first, 7) == [state] * 7
 
 
 # --- ack --------------------------------------------------------------------------------------------------------------

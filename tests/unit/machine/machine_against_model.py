@@ -52,6 +52,7 @@ from tests.unit.machine.machine_picture import (
     answers_of,
     as_single_tasks,
     claimed_in,
+    claims_of,
     in_slices,
     marks_for,
     picture_of,
@@ -440,10 +441,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
         return rows.CLAIMS_SPENT if task.claims >= task.new.max_claims else 0
 
     @precondition(lambda self: self.known_claims)
-    @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)))
-    def extend(self, picked: Picks, lease_ms: int) -> None:
-        claims = enumerate(self.claims_like(picked))
-        items = [ExtendItem(*claim, self.clock_ms + lease_ms - 4 * number) for number, claim in claims]
+    @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)), apart_ms=st.sampled_from((0, 0, 4)))
+    def extend(self, picked: Picks, lease_ms: int, apart_ms: int) -> None:
+        claims = [one for claim in self.claims_like(picked) for one in claims_of(*claim, 1 if apart_ms else 4)]
+        items = [ExtendItem(*claim, self.clock_ms + lease_ms - apart_ms * index) for index, claim in enumerate(claims)]
         self.propose(entries.Extend(self.stamp_ms, items))
 
     @precondition(lambda self: self.known_claims)

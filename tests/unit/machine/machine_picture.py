@@ -10,7 +10,7 @@ from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.rejections import Rejection
 from holdfast.machine.running import split_claim_row
-from holdfast.machine.runs import index_row
+from holdfast.machine.runs import index_row, payloads_key
 
 # (name of the outcome, its fields…), or the code of a rejection
 Answer = tuple[Any, ...] | str
@@ -59,22 +59,22 @@ def fields_of(row: object) -> dict[str, Any]:
 
 def as_single_tasks(state: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """The same state, if all tasks that are in runs had rows of their own: nobody can tell the one from the other."""
-    runs = {key[1:]: run_rows.Run.decode(row) for key, row in state.items() if key[0] == keys.RUN}
+    runs = [run_rows.Run.decode(row) for key, row in state.items() if key[0] == keys.RUN]
     single = {key: row for key, row in state.items() if key[0] not in (keys.RUN, keys.RUN_PAYLOADS)}
-    for last, run in runs.items():
+    for run in runs:
         for start, stretch in run.spans():
             row = index_row(run, start, stretch)
             if row is not None:
                 del single[row[0]]
-        payloads = state.get(keys.run_payloads(int.from_bytes(last, "big")))
         for place in range(run.count):
             task, task_id = run.execution(place), run.id_at(place)
             if task is None:
                 continue
             single[keys.execution(task_id)] = task.encode()
             if task.state in (rows.READY, rows.CLAIMED):
-                assert payloads is not None
-                single[keys.envelope(task_id)] = run_rows.RunPayloads(payloads).envelope(place)
+                start, end = run.part_at(place)
+                payloads = run_rows.RunPayloads(state[payloads_key(run, end)])
+                single[keys.envelope(task_id)] = payloads.envelope(place - start)
             if task.state == rows.READY:
                 single[keys.ready(task.queue, task.priority, task.sequence)] = task_id + bytes(4)
             else:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.machine import draft, entries, keys, outcomes, ready_lines, ready_rows, rows, runs
+from holdfast.machine import draft, entries, keys, outcomes, ready_lines, ready_rows, rows, run_rows, runs
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AckItem,
@@ -263,6 +263,7 @@ def use_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "AGE_PAGE_PLACES", 4)
     for limit, tasks_max in {"RUN_TASKS_MAX": 5, "RUN_BYTES_MAX": 12}.items():
         monkeypatch.setattr(run_handlers, limit, tasks_max)
-    monkeypatch.setattr(runs, "RUNS_CACHED_MAX", 2)
+    monkeypatch.setattr(run_rows, "PART_BYTES_MAX", 5)
+    monkeypatch.setattr(runs, "RUNS_CACHED_BYTES_MAX", 5_000)
     for cache, entries_max in {"AGE_PAGES": 2, "SUBQUEUES": 3, "TASKS": 5}.items():
         monkeypatch.setattr(draft, f"{cache}_CACHED_MAX", entries_max)

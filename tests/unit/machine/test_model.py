@@ -106,7 +106,7 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
         (8, lambda: run.claim_alone(rng.choice(QUEUES), rng.choice((1, 1, 1, 2)), rng.choice((b"", b"x")), picked)),
         (5, lambda: run.ack(picked, rng.choice((None, b"", b"done")), rng.choice(([], [], some_tasks(rng, 2))))),
         (6, lambda: run.fail(picked, rng.random() < 0.2, rng.choice((1, 30)))),
-        (3, lambda: run.extend(picked, rng.choice((-20, 10, 200)))),
+        (3, lambda: run.extend(picked, rng.choice((-20, 10, 200)), rng.choice((0, 0, 4)))),
         (4, lambda: run.release(picked, rng.choice((0, 0, 20)))),
         (2, lambda: run.expire(picked)),
         (2, lambda: run.promote(picked)),

@@ -1,6 +1,7 @@
 """Runs: what is stored for many tasks that are alike, and for those that depart."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,9 +12,9 @@ from holdfast.machine.incarnations import begin_incarnation
 from holdfast.machine.invariants import violations
 from holdfast.machine.machine import Machine
 from holdfast.machine.new_runs import NewRun, pack_sizes
-from holdfast.machine.outcomes import AcceptedRun, Acked, AckedRange, Changed, Claimed, Moved
+from holdfast.machine.outcomes import AcceptedRun, Acked, AckedRange, Changed, Claimed, Extended, Moved
 from holdfast.machine.reader import Reader
-from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND
+from holdfast.machine.rejections import STALE_TOKEN, TASK_NOT_FOUND, Rejection
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
 from holdfast.machine.run_entries import AckRange, TaskRange
 from holdfast.machine.run_rows import RUN_TASKS_MAX
@@ -22,9 +23,9 @@ from tests.unit.machine.machine_shard import KEEP_MS, LEASE_MS, QUEUE, SECRET, S
 
 
 class RunShard(Shard):
-    def enqueue_run(self, *payloads: bytes, request_id: bytes = b"") -> AcceptedRun:
+    def enqueue_run(self, *payloads: bytes, request_id: bytes = b"", result_ttl_ms: int = 0) -> AcceptedRun:
         sizes = pack_sizes([len(payload) for payload in payloads])
-        new = NewRun(QUEUE, 4, request_id, KEEP_MS, 3, 5, 0, b"send", 0, 0, b"", sizes, b"".join(payloads))
+        new = NewRun(QUEUE, 4, request_id, KEEP_MS, 3, 5, result_ttl_ms, b"send", 0, 0, b"", sizes, b"".join(payloads))
         (outcome,) = self.apply(run_entries.EnqueueRuns(self.now_ms, [new]))
         assert isinstance(outcome, AcceptedRun)
         return outcome
@@ -101,7 +102,7 @@ def test_a_repeated_claim_is_told_what_it_holds(shard: RunShard) -> None:
     claimed = claimed_of(shard.claim_slice(first, 5, b"request"))
     assert shard.claim_slice(later_task_id(first, 1), 1, b"request") == [claimed]
     shard.ack_range(later_task_id(first, 1), later_token(claimed.token, 1), 2)
-    shard.extend(later_task_id(first, 3), later_token(claimed.token, 3), shard.now_ms + LEASE_MS)
+    shard.apply(entries.Cancel(shard.now_ms, KEEP_MS, [later_task_id(first, 3)]))  # it departs, and is told
     held = shard.machine.claims_of_request(b"worker", b"request")
     assert [(claim.task_id, claim.tasks) for claim in held] == [
         (first, 1), (later_task_id(first, 3), 1), (later_task_id(first, 4), 1),
@@ -149,6 +150,62 @@ def test_a_look_at_tasks_is_the_same_with_their_run_at_hand_and_without(shard: R
     at_hand = [task and task.encode() for task in shard.machine.executions(ids)]
     assert at_hand == [task and task.encode() for task in Machine(shard.kv).executions(ids)]
     assert [task is None for task in at_hand] == [False, False, True]
+
+
+def extend(shard: RunShard, claimed: Claimed, places: list[int], expiry_ms: int) -> list[object]:
+    items = [
+        entries.ExtendItem(later_task_id(claimed.task_id, place), later_token(claimed.token, place), expiry_ms)
+        for place in places
+    ]
+    return [*shard.apply(entries.Extend(shard.now_ms, items))]
+
+
+def test_tasks_that_are_extended_together_stay_in_their_run(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 100).task_id
+    claimed = claimed_of(shard.claim_slice(first, 100))
+    before, later_ms = shard.families(), shard.now_ms + 2 * LEASE_MS
+    assert extend(shard, claimed, [*range(100)], later_ms) == [Extended(later_ms, False)] * 100
+    assert shard.families() == before, "as many rows as before"
+    assert [later_ms] == [keys.timed(key)[0] for key in shard.kv.rows() if key[0] == keys.CLAIM_EXPIRY]
+    shard.now_ms += 1
+    assert extend(shard, claimed, [7], later_ms + 5) == [Extended(later_ms + 5, False)]
+    assert extend(shard, claimed, [7, 8, 9], later_ms + 5) == [Extended(later_ms + 5, False)] * 3
+    assert shard.families()[keys.CLAIM_EXPIRY] == 3
+    assert extend(shard, claimed, [*range(100)], later_ms + 5) == [Extended(later_ms + 5, False)] * 100
+    assert shard.families() == before, "they are alike again"
+    assert violations(shard.kv) == []
+    assert shard.ack_range(first, claimed.token, 100).refused == ()
+
+
+def test_what_is_extended_with_tokens_that_do_not_hold_is_as_it_was(shard: RunShard) -> None:
+    first = shard.enqueue_run(*[b"p"] * 5).task_id
+    claimed = claimed_of(shard.claim_slice(first, 4))
+    before = shard.kv.rows()
+    answers = extend(shard, claimed._replace(token=claimed.token + 1), [0, 1, 2, 3, 4, 5], shard.now_ms + 9)
+    assert [answer.code for answer in answers if isinstance(answer, Rejection)] == [STALE_TOKEN] * 5 + [TASK_NOT_FOUND]
+    assert {key: row for key, row in shard.kv.rows().items() if key != keys.META_KEY} == {
+        key: row for key, row in before.items() if key != keys.META_KEY
+    }
+
+
+def test_a_task_that_finishes_by_itself_leaves_its_payload_where_it_is(
+    shard: RunShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = shard.enqueue_run(b"a", b"b", result_ttl_ms=KEEP_MS).task_id
+    claimed = claimed_of(shard.claim_slice(first, 1))
+    seen: list[bytes] = []
+    write = shard.kv.write
+
+    def noting(changes: Mapping[bytes, bytes | None]) -> None:
+        seen.extend(changes)
+        write(changes)
+
+    monkeypatch.setattr(shard.kv, "write", noting)
+    assert shard.ack(first, claimed.token, b"result") == Acked(())
+    shard.apply(entries.Cancel(shard.now_ms, KEEP_MS, [later_task_id(first, 1)]))
+    assert keys.EXECUTION in {key[0] for key in seen}, "both departed"
+    assert keys.ENVELOPE not in {key[0] for key in seen}
+    assert violations(shard.kv) == []
 
 
 def test_a_list_can_be_gone_on_with_in_the_middle_of_a_run(shard: RunShard) -> None:

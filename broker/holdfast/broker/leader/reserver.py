@@ -21,10 +21,10 @@ from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.broker.scheduler.slices import still_there
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Mark, Release
+from holdfast.machine.entry_parts import DEPARTING_BYTES_MAX, departing_bytes, in_parts
 from holdfast.machine.ids import SECRET_BITS, later_task_id, later_token
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
-from holdfast.machine.rows import Execution
 from holdfast.serving.refusals import RefusedError
 
 CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
@@ -496,12 +496,11 @@ class Reserver:
         ]
         if not items or self._draining:
             return
-        for kept in self._policies.kept(self._executions(items)):
-            self._give_back([items[place] for place in kept.places], kept.finished_ms)
-
-    def _executions(self, items: list[ClaimRef]) -> Sequence[Execution | None]:
-        """Only looked up if it matters: for queues that keep their tasks in their own way."""
-        return [None] * len(items) if self._policies.is_empty else self._reader.executions([i.task_id for i in items])
+        tasks = self._reader.executions([item.task_id for item in items])
+        sizes = [departing_bytes(task) for task in tasks]
+        for kept in self._policies.kept(tasks):
+            for part in in_parts(kept.places, sizes, DEPARTING_BYTES_MAX):
+                self._give_back([items[place] for place in part], kept.finished_ms)
 
     def _give_back(self, items: list[ClaimRef], keep_ms: int) -> None:
         tokens = {item.token for item in items}

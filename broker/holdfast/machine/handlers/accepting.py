@@ -3,7 +3,13 @@
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Enqueue
-from holdfast.machine.handlers.request_ids import counts, read_request, remember_request, stands_for_another
+from holdfast.machine.handlers.request_ids import (
+    counts,
+    read_ahead,
+    read_request,
+    remember_request,
+    stands_for_another,
+)
 from holdfast.machine.ids import make_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Outcome
@@ -24,6 +30,7 @@ _NEW = 0  # in no state yet: there is nothing to leave
 
 
 def apply_enqueue(draft: Draft, entry: Enqueue) -> list[Outcome]:
+    read_ahead(draft, entry.tasks)
     return [_accept_or_refuse(draft, new) for new in entry.tasks]
 
 

@@ -4,7 +4,7 @@ An id counts for its window, and at least while the task that it made lives. Dea
 be retried. Its row may stay for longer, but says nothing then. After a step of the clock every row counts for a while.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
@@ -13,6 +13,15 @@ from holdfast.machine.new_runs import NewRun
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.rows import CANCELLED, NO_TASK, SUCCEEDED, Dedup
 from holdfast.machine.transitions import remember_until
+
+
+def read_ahead(draft: Draft, tasks: Sequence[NewTask]) -> None:
+    """Fetches what their request ids stand for in one go. As a rule that is nothing, and to find that out for one after
+    the other costs several times as much in a large state."""
+    if len(tasks) > 1:
+        wanted = [keys.dedup(new.queue, new.request_id) for new in tasks if new.request_id]
+        if wanted:
+            draft.fetch(wanted)
 
 
 def read_request(draft: Draft, key: bytes) -> Dedup | None:
