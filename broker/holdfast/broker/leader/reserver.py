@@ -129,14 +129,14 @@ class Reserver:
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
             self._send_home_an_older_call(wanted.worker, wanted.request_id)
-            served = self._claim_unproven(wanted)
-            if served is not None and (claimed := await self._claimed(served)):
-                return claimed
+            claimed_now = await self._claim_unproven(wanted, deadline_ms)
+            if claimed_now:
+                return claimed_now
             await self._proposer.read_barrier()
             if wanted.held_only:
                 await self._until_applied(wanted.worker, wanted.request_id)
             held = self._held_by_request(wanted.worker, wanted.request_id)
-            if held or wanted.held_only:
+            if held or wanted.held_only or claimed_now is None:
                 return held
         while True:
             waiter = self._waiter(wanted)
@@ -150,8 +150,9 @@ class Reserver:
             if claimed_now or self._clock.now_ms() >= deadline_ms:
                 return claimed_now
 
-    def _claim_unproven(self, wanted: ReserveWanted) -> Waiter | None:
-        """Claims before it is known whether this node still leads, if there is something to claim.
+    async def _claim_unproven(self, wanted: ReserveWanted, deadline_ms: int) -> list[Claimed] | None:
+        """Claims, or waits for something to claim, before it is known whether this node still leads. None if it has
+        waited in vain, and an empty list if a proof is needed first.
 
         A claim is its own proof: only a leader's is committed. And whether the request has claimed before is found
         where the claim is applied, behind all that was committed before it. Everything else that a call may be told of
@@ -159,15 +160,20 @@ class Reserver:
         nothing to claim, or why nothing may be claimed. In a leader that was cut off none of it need be true.
         """
         if wanted.held_only or self._held_by_request(wanted.worker, wanted.request_id):
-            return None
+            return []
         if self._picking.has_suspects(wanted.queues):
-            return None  # to ask a worker twice in one call would be to ask it anew
+            return []  # to ask a worker twice in one call would be to ask it anew
         try:
             self._proposer.check_open(_NOTHING)
             waiter = self._waiter(wanted)
-            return waiter if self._claim_what_is_left(waiter) else None
+            if self._claim_what_is_left(waiter):
+                return await self._claimed(waiter) or []
+            wait_ms = deadline_ms - self._clock.now_ms()
+            if waiter.runs_dry or wait_ms <= 0 or self._coming_claims(wanted.worker, wanted.request_id):
+                return []
+            return await self._wait(waiter, wait_ms)
         except RefusedError:
-            return None
+            return []
 
     async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
         """Waits until there is a task to claim, and claims none."""
@@ -186,14 +192,18 @@ class Reserver:
 
     async def _until_applied(self, worker: bytes, request_id: bytes) -> None:
         """A claim of this request that is on its way: that it holds nothing would be said too soon."""
-        claims = ((proposal, proposal.entry) for proposal in self._claims)
-        pending = [
-            proposal.future
-            for proposal, entry in claims
-            if isinstance(entry, Claim) and (entry.worker, entry.request_id) == (worker, request_id)
-        ]
-        if pending:
-            await asyncio.wait(pending)
+        coming = self._coming_claims(worker, request_id)
+        if coming:
+            await asyncio.wait([proposal.future for proposal in coming])
+
+    def _coming_claims(self, worker: bytes, request_id: bytes) -> list[Proposal]:
+        """Of a request, that are proposed and not yet applied."""
+        coming: list[Proposal] = []
+        for proposal in (*self._claims, *self._unsettled):
+            entry = proposal.entry
+            if isinstance(entry, Claim) and entry.request_id == request_id and entry.worker == worker:
+                coming.append(proposal)
+        return coming
 
     def _held_by_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """What the request has been given and still holds."""
