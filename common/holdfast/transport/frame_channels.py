@@ -30,6 +30,14 @@ class NoFramesError(Exception):
     """There is no connection of frames to be had at an address."""
 
 
+class FramesAddress(NamedTuple):
+    """Where a server has its frames."""
+
+    host: str
+    port: int
+    server: str  # who must be there
+
+
 class AllRoom:
     """A caller takes whatever it asked for; how much that may be is bounded by what it asks for at a time."""
 
@@ -265,7 +273,7 @@ class FrameLink(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == codec.ANSWER or frame.kind == codec.REFUSAL:
-            result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else _failure_of(frame)
+            result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else failure_of(frame)
             call = self._calls.pop(frame.call, None)
             if call is not None:  # otherwise it was given up
                 self._unanswered_bytes -= call.size
@@ -357,7 +365,8 @@ def _lost(why: str, *, was_connected: bool) -> CallFailedError:
     return CallFailedError("UNAVAILABLE", why, was_connected=was_connected)
 
 
-def _failure_of(frame: Frame) -> CallFailedError:
+def failure_of(frame: Frame) -> CallFailedError:
+    """Of a call whose answer is none, or is larger than its caller takes."""
     if frame.body is None:
         return CallFailedError("RESOURCE_EXHAUSTED", "Received message larger than max")
     refused = decode_refusal(frame.body)
