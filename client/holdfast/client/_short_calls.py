@@ -40,7 +40,7 @@ from holdfast.transport.frame_channels import NoFramesError
 from holdfast.transport.giving_up import ENDLESS, Patience
 
 _KEEPALIVE_S = 30.0
-_QUIET_S = 0.5  # of a server: after that others are asked, by the loop
+QUIET_S = 0.5  # of a server: after that others are asked, by the loop
 _AGAIN_S = 5.0  # after a connection that could not be made
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class _OwnConnection(Connection):
         if not self._link.takes(method.path, len(data)):
             return None
         begun_s, address = time.monotonic(), self._way.address
-        quiet_s = _QUIET_S if self._way.has_others else float("inf")
+        quiet_s = QUIET_S if self._way.has_others else float("inf")
         try:
             answer = self._link.call(method.path, data, metadata, timeout_s, quiet_s)
         except CallFailedError as failure:

@@ -14,8 +14,8 @@ from holdfast.transport.channels import CallFailedError, Metadata
 from holdfast.transport.frame_channels import ANSWER_SECONDS, AllRoom, FramesAddress, NoFramesError, failure_of
 
 _CONNECT_SECONDS = 1.0  # a caller waits for it: after that calls go another way
-_TICK_S = 1.0  # a wait for bytes is no longer, so that few need a timeout of their own to be set
-_QUIET_S = 0.5  # after which it is looked whether the server has said goodbye meanwhile
+TICK_S = 1.0  # a wait for bytes is no longer, so that few need a timeout of their own to be set
+QUIET_S = 0.5  # after which it is looked whether the server has said goodbye meanwhile
 _READ_BYTES = 32 * 1024
 
 
@@ -77,7 +77,7 @@ class BlockingLink:
 
     def takes(self, path: str, size: int) -> bool:
         """Whether such a call can be sent now. A server that is about to close says so, which is noticed here."""
-        if self.is_open and time.monotonic() - self._heard_s > _QUIET_S:
+        if self.is_open and time.monotonic() - self._heard_s > QUIET_S:
             self._hear_what_came()
         return self.is_open and path in self._methods and size <= min(self._message_bytes_max, self._window_bytes)
 
@@ -138,7 +138,7 @@ class BlockingLink:
     def _receive(self, until_s: float) -> list[Frame]:
         """What has come; nothing if that takes longer."""
         left_s = until_s - time.monotonic()
-        timeout_s = _TICK_S if left_s >= _TICK_S else max(0.001, left_s)
+        timeout_s = TICK_S if left_s >= TICK_S else max(0.001, left_s)
         if timeout_s != self._timeout_s:
             self._socket.settimeout(timeout_s)
             self._timeout_s = timeout_s

@@ -178,7 +178,7 @@ async def test_while_a_server_is_silent_the_loop_looks_after_the_call(monkeypatc
             await found.enqueue()
     before = len(owner.requests)
     owner.go_on = asyncio.Event()
-    monkeypatch.setattr("holdfast.client._short_calls._QUIET_S", 0.01)
+    monkeypatch.setattr("holdfast.client._short_calls.QUIET_S", 0.01)
     with handed_over(monkeypatch) as calls:
         calling = asyncio.create_task(found.enqueue())
         await until(lambda: len(calls) == 1)

@@ -166,7 +166,7 @@ async def test_a_goodbye_between_two_calls_is_heard_before_the_next(
 ) -> None:
     link = await caller.connect()
     caller.server.say(codec.encode(codec.GOODBYE, 0))
-    monkeypatch.setattr("holdfast.transport.blocking_link._QUIET_S", -1.0)
+    monkeypatch.setattr("holdfast.transport.blocking_link.QUIET_S", -1.0)
     async with asyncio.timeout(10):
         while await asyncio.to_thread(link.takes, PATH, 1):
             await asyncio.sleep(0.001)
@@ -175,7 +175,7 @@ async def test_a_goodbye_between_two_calls_is_heard_before_the_next(
 async def test_a_server_that_is_silent_for_long_is_asked_whether_it_is_there(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.transport.blocking_link._TICK_S", 0.01)
+    monkeypatch.setattr("holdfast.transport.blocking_link.TICK_S", 0.01)
     monkeypatch.setattr("holdfast.transport.blocking_link.ANSWER_SECONDS", 0.2)
     await caller.connect(keepalive_s=0.05)
     calling = caller.begin()
