@@ -214,8 +214,7 @@ class FrameLink(asyncio.Protocol):
         self._send((codec.encode_call(number, method, timeout_ms if timeout_ms > 0 else 1, extra, call.size), data))
 
     def _send(self, parts: tuple[bytes, ...]) -> None:
-        """With all else that is sent in this iteration of the loop. (uvloop would write it together by itself, but a list
-        costs less.)"""
+        """With all else that is sent in this iteration of the loop. A list is cheaper than uvloop's buffers."""
         if not self._outgoing:
             self.loop.call_soon(self._flush)
         self._outgoing += parts

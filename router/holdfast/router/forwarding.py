@@ -23,8 +23,7 @@ from holdfast.router.methods import SHARDS, Method
 from holdfast.routing.silence import InFlightCall
 from holdfast.transport.channels import CallFailedError, Channels, Metadata, OutgoingCall
 from holdfast.transport.giving_up import ENDLESS, Patience
-from holdfast.transport.sending import LeaderCall, Sender
-from holdfast.transport.silence import SilenceWatch
+from holdfast.transport.sending import LeaderCall, Sender, SilenceWatch
 
 # With less time left an attempt would only be cut off, and make of a refusal an unknown outcome.
 _ATTEMPT_S_MIN = 0.05

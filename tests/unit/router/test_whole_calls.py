@@ -7,7 +7,7 @@ from typing import Any, Self
 import pytest
 
 from holdfast.frames import codec
-from holdfast.frames.codec import Refused
+from holdfast.frames.codec import Refusal
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.admission import Admission
 from holdfast.router.forwarding import Forwarder
@@ -99,7 +99,7 @@ class Stage:
         for broker in self.brokers:
             await broker.server.stop(0)
 
-    async def ask(self, number: int, path: str, data: bytes, **options: Any) -> bytes | Refused:
+    async def ask(self, number: int, path: str, data: bytes, **options: Any) -> bytes | Refusal:
         self.caller.send(self.caller.call(number, path, data, **options))
         return await self.caller.answer(number)
 
@@ -201,7 +201,7 @@ async def test_what_may_have_been_carried_out_is_repeated_if_that_does_no_harm(s
         assert answer == b"\x1a\x00" + data
         assert sum(len(broker.calls) for broker in stage.brokers) == 2
     else:
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, Refusal)
         assert "may or may not have happened" in answer.message
         assert sum(len(broker.calls) for broker in stage.brokers) == 1
     await stage.nothing_is_left()
@@ -272,7 +272,7 @@ async def test_too_many_at_once_are_refused(stage: Stage) -> None:
         stage.caller.send(stage.caller.call(number + 1, ENQUEUE, enqueue("q0")))
     await until(lambda: len(broker.calls) == 3)
     refused = await stage.ask(4, ENQUEUE, enqueue("q0"))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Refusal)
     assert "calls to shard 0" in refused.message
     assert await stage.ask(5, ENQUEUE, enqueue("q1")) == b"\x1a\x00" + enqueue("q1")
     await stage.caller.close()
@@ -281,7 +281,7 @@ async def test_too_many_at_once_are_refused(stage: Stage) -> None:
 
 async def test_what_cannot_be_read_is_refused(stage: Stage) -> None:
     for path in (ENQUEUE, ACK, RESERVE):
-        assert isinstance(await stage.ask(1, path, b"\xff"), Refused)
+        assert isinstance(await stage.ask(1, path, b"\xff"), Refusal)
     assert not stage.brokers[0].calls
     await stage.nothing_is_left()
 
