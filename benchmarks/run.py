@@ -154,6 +154,9 @@ SCENARIOS = {
         shard_away.measure,
         1,
     ),
+    "waiting": Scenario(
+        "very many idle workers at one broker (asked for: 10,000)", waiting.BROKER_AIMS, waiting.measure_broker, 1
+    ),
     "waiting-workers": Scenario(
         f"very many idle workers behind one router, their queue on {waiting.SHARDS} shards",
         waiting.AIMS,
@@ -224,7 +227,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tenants", type=_positive, metavar="N", help="tenants of many-tenants")
     parser.add_argument("--turns", type=_positive, metavar="N", help="turns of limits and many-tenants")
     parser.add_argument("--trials", type=_positive, metavar="N", help="fail-overs of each kind, starts of a router")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="of waiting-workers")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="of waiting and waiting-workers")
     parser.add_argument("--mb", type=_positive, metavar="N", help="how much a replica has that moves")
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.scenario if name not in SCENARIOS]

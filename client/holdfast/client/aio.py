@@ -26,7 +26,7 @@ from holdfast.client._options import call_limit_s, checked_transport, limit_s
 from holdfast.client._queues import QueueCalls
 from holdfast.client._ranges import AckBatch
 from holdfast.client._request_ids import new_key
-from holdfast.client._rpc import Connection, method
+from holdfast.client._rpc import Connection, OwnWay, method
 from holdfast.client._runs import EnqueueBatch
 from holdfast.client._schedules import ScheduleCalls
 from holdfast.client._single_enqueues import SingleEnqueue, SingleEnqueues
@@ -129,10 +129,15 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         transport: str = "auto",
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
-        self._timeout_s = limit_s("timeout_s", timeout_s)
-        self._connection = Connection(address, retry=retry, transport=checked_transport(transport))
-        self._direct = Direct(self._connection) if direct else None
-        self._calls: Connection | Direct = self._direct or self._connection
+        timeout_s = limit_s("timeout_s", timeout_s)
+        connection = Connection(address, retry=retry, transport=checked_transport(transport))
+        self._use(connection, Direct(connection) if direct else None, timeout_s)
+
+    def _use(self, connection: Connection, direct: Direct | None, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._connection = connection
+        self._direct = direct
+        self._calls: Connection | Direct = direct or connection
         self._reserves = Unanswered()
         self._enqueues = Enqueues(self._connection, self._direct)
         singles = SingleEnqueues(self._enqueues.singles, self._enqueues.begin_singles)
@@ -141,6 +146,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     @property
     def address(self) -> str:
         return self._connection.address
+
+    def _own_way(self) -> OwnWay | None:
+        """For a thread that makes calls by itself. Straight to the leaders there is none: each shard has its own."""
+        return None if self._direct is not None else self._connection.own_way()
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,9 +173,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
             return only(await self.enqueue_many([task], timeout_s=timeout_s))
-        item = SingleEnqueue(task)
+        return await self._put_single(SingleEnqueue(task), self._timeout_s)
+
+    async def _put_single(self, item: SingleEnqueue, left_s: float) -> Accepted:
         try:
-            outcome = await self._single_enqueues.put(item, item.size_bytes, self._timeout_s)
+            outcome = await self._single_enqueues.put(item, item.size_bytes, left_s)
         except TimeoutError:
             raise DeadlineExceeded(self.address, self._timeout_s) from None
         if isinstance(outcome, Rejected):

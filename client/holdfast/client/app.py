@@ -22,6 +22,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 from holdfast.client._fitting import changed
 from holdfast.client._loop_thread import LoopThread
 from holdfast.client._options import Key, Options, Retry, Seconds, checked, duration_ms, limit_s, refused
+from holdfast.client._short_calls import ShortCalls
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import decode_json, encode_call, signature_of
 from holdfast.client.enqueued import Enqueued, enqueue_each
@@ -332,6 +333,7 @@ class Holdfast:
         self.transport = transport  # likewise
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
         self._thread = LoopThread("holdfast-app", make)
+        self._short = ShortCalls(self._thread)
 
     def __repr__(self) -> str:
         return f"<Holdfast app at {self.address} with {len(self._tasks)} tasks>"
@@ -347,6 +349,7 @@ class Holdfast:
     def close(self) -> None:
         """Closes the connection. Not needed at the end of a program."""
         self._thread.close()
+        self._short.close()
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any] | AsyncTask[..., Any]]:
@@ -453,7 +456,7 @@ class Holdfast:
 
     def enqueue(self, call: Call[R]) -> Handle[R]:
         """Hands over one call, made with `task.call(…)`; `task.enqueue(…)` is the same in one step."""
-        return self._handle(self.run(lambda client: client.enqueue(call.new_task)))
+        return self._handle(self._short.run(lambda client: client.enqueue(call.new_task)))
 
     async def enqueue_async(self, call: Call[R]) -> AsyncHandle[R]:
         """The same for programs with an event loop."""
@@ -487,7 +490,7 @@ class Holdfast:
         return await self._enqueue_each_async([call.new_task for call in calls])
 
     def _enqueue_each(self, tasks: Sequence[NewTask | Rejected]) -> Enqueued[Handle[Any]]:
-        return self.run(lambda client: enqueue_each(client, tasks, self._handle))
+        return self._short.run(lambda client: enqueue_each(client, tasks, self._handle))
 
     async def _enqueue_each_async(self, tasks: Sequence[NewTask | Rejected]) -> Enqueued[AsyncHandle[Any]]:
         return await self.run_async(lambda client: enqueue_each(client, tasks, self._async_handle))

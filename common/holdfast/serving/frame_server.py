@@ -140,7 +140,7 @@ class _Call:
     """A call under way, as those who answer it see it."""
 
     __slots__ = (
-        "_answered", "_connection", "_deadline_s", "_is_cancelled", "_metadata", "_started_s",
+        "_answered", "_cancel", "_connection", "_deadline_s", "_is_cancelled", "_metadata", "_started_s",
         "_waits_for", "is_done", "number", "served", "size",
     )  # fmt: skip
 
@@ -153,7 +153,8 @@ class _Call:
         self._deadline_s = self._started_s + timeout_ms / 1000 if timeout_ms else None
         self.is_done = False
         self._is_cancelled = False
-        self._answered: Coroutine[Any, Any, Any] | None = None  # what makes the answer
+        self._answered: Coroutine[Any, Any, Any] | None = None  # what makes the answer, if it is a coroutine
+        self._cancel: Callable[[], object] | None = None  # ends whatever else makes it
         self._waits_for: asyncio.Future[Any] | None = None
         self.number = number
         self.served = served
@@ -174,14 +175,32 @@ class _Call:
     def cancel(self) -> None:
         """The caller waits no longer."""
         self.is_done = True
-        # What has come to its end already goes on in a moment, and hears of it then.
-        self._is_cancelled = self._waits_for is None or not self._waits_for.cancel()
+        if self._cancel is not None:
+            self._cancel()
+        else:
+            # What has come to its end already goes on in a moment, and hears of it then.
+            self._is_cancelled = self._waits_for is None or not self._waits_for.cancel()
 
-    def begin(self, answered: Coroutine[Any, Any, Any]) -> None:
+    def begin(self, answered: Coroutine[Any, Any, Any], *, in_task: bool) -> None:
         """It is answered before this ends, if nothing has to be waited for."""
         self._metadata = ()  # it was looked at, and the call may wait for long
-        self._answered = answered if self.served.is_driven else _in_task(answered)
+        self._cancel = None
+        self._is_cancelled = self.is_done
+        self._answered = _in_task(answered) if in_task else answered
         self._go_on()
+
+    # Of those that are completed by whoever carries them out.
+
+    def on_cancel(self, cancel: Callable[[], object]) -> None:
+        self._cancel = cancel
+
+    def complete(self, response: bytes) -> None:
+        was_cancelled = self.is_done
+        self._connection.answer(self, response)
+        self.end("CANCELLED" if was_cancelled else "OK")
+
+    def refuse(self, error: Exception) -> None:
+        self.end(self._connection.refuse(self, error))
 
     def _go_on(self, _ended: object = None) -> None:
         """As tasks do it, until the answer is there or something has to be waited for."""
@@ -371,7 +390,7 @@ class _Connection(asyncio.Protocol):
                 raise shutting_down()
             if len(server.calls) > server.limits.calls_max:
                 raise overloaded("calls under way", server.limits.calls_max)
-            answer = served.begin(call)
+            answer = served.begin_framed(call)
             if was_too_large:
                 raise _too_large(served)
             if body is None or not has_room:
@@ -381,7 +400,8 @@ class _Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - as of those that have begun
             call.end(self.refuse(call, error))
             return
-        call.begin(answered)
+        if answered is not None:
+            call.begin(answered, in_task=not served.is_driven)
 
     # --- what leaves --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,14 @@ class NoFramesError(Exception):
     """There is no connection of frames to be had at an address."""
 
 
+class FramesAddress(NamedTuple):
+    """Where a server has its frames."""
+
+    host: str
+    port: int
+    server: str  # who must be there
+
+
 class AllRoom:
     """A caller takes whatever it asked for; how much that may be is bounded by what it asks for at a time."""
 
@@ -124,7 +132,6 @@ class FrameLink(asyncio.Protocol):
         self._unanswered_bytes = 0
         self.number = 0
         self._outgoing: list[bytes] = []
-        self._gathers = True  # what is sent in one iteration of the loop, to write it together
         self._deadlines = EarliestTimer(self.loop, time.monotonic, self._end_overdue)
         self._is_paused = False  # the server does not read
         self.used_s = self.opened_s = time.monotonic()
@@ -207,10 +214,7 @@ class FrameLink(asyncio.Protocol):
         self._send((codec.encode_call(number, method, timeout_ms if timeout_ms > 0 else 1, extra, call.size), data))
 
     def _send(self, parts: tuple[bytes, ...]) -> None:
-        """With all else that is sent in this iteration of the loop."""
-        if not self._gathers and self._transport is not None:
-            self._transport.writelines(parts)
-            return
+        """With all else that is sent in this iteration of the loop. A list is cheaper than uvloop's buffers."""
         if not self._outgoing:
             self.loop.call_soon(self._flush)
         self._outgoing += parts
@@ -229,7 +233,6 @@ class FrameLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
-        self._gathers = isinstance(transport, asyncio.Transport)  # those of uvloop do so by themselves
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         self._transport.write(hello(self._expects, self._caller))
 
@@ -265,7 +268,7 @@ class FrameLink(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == codec.ANSWER or frame.kind == codec.REFUSAL:
-            result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else _failure_of(frame)
+            result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else failure_of(frame)
             call = self._calls.pop(frame.call, None)
             if call is not None:  # otherwise it was given up
                 self._unanswered_bytes -= call.size
@@ -357,7 +360,8 @@ def _lost(why: str, *, was_connected: bool) -> CallFailedError:
     return CallFailedError("UNAVAILABLE", why, was_connected=was_connected)
 
 
-def _failure_of(frame: Frame) -> CallFailedError:
+def failure_of(frame: Frame) -> CallFailedError:
+    """Of a call whose answer is none, or is larger than its caller takes."""
     if frame.body is None:
         return CallFailedError("RESOURCE_EXHAUSTED", "Received message larger than max")
     refused = decode_refusal(frame.body)

@@ -13,7 +13,7 @@ from holdfast.common.backoff import Backoff
 from holdfast.common.metadata import FRAMES_KEY
 from holdfast.common.service import Service
 from holdfast.transport.channels import Metadata, OutgoingCall
-from holdfast.transport.frame_channels import FrameCall, FrameLink, NoFramesError, OnEnd, connect
+from holdfast.transport.frame_channels import FrameCall, FrameLink, FramesAddress, NoFramesError, OnEnd, connect
 from holdfast.transport.grpc_channels import UNUSED_S, GrpcChannels
 
 BACKOFF = Backoff(first_s=1.0, max_s=60.0)
@@ -36,12 +36,14 @@ class ServerFrames:
         self.failures = 0
         self.not_before_s = 0.0
         self.was_reported = False
+        self.at: FramesAddress | None = None  # where a connection could be made
 
     @property
     def is_open(self) -> bool:
         return self.link is not None and self.link.is_open
 
     def failed(self) -> None:
+        self.at = None
         self.failures += 1
         self.not_before_s = time.monotonic() + BACKOFF.longest_s(self.failures)
 
@@ -117,6 +119,11 @@ class NegotiatedChannels:
             return None
         self._check()
         return link.call(path, data, metadata, timeout_s, on_end)
+
+    def frames_at(self, address: str) -> FramesAddress | None:
+        """For a connection of the caller's own; None if none could be made to it lately."""
+        frames = self.frames.get(address)
+        return None if frames is None else frames.at
 
     def is_connected(self, address: str) -> bool:
         return self.link(address) is not None or self._grpc.is_connected(address)
@@ -204,6 +211,7 @@ class NegotiatedChannels:
             if frames.link is not None and frames.link.ended_s is None:
                 self._leaving = {link for link in self._leaving if link.ended_s is None} | {frames.link}
             frames.link = link
+            frames.at = FramesAddress(host, port, name)
             frames.was_reported = False
         finally:
             frames.is_connecting = False

@@ -7,7 +7,7 @@ methods.py         the calls that there are, and what may be done with each     
 gateway.py         what is done with each call
 own.py             calls that a router answers itself
 batches.py         calls with many items                                          (pure)
-split_calls.py     calls over several shards
+whole_calls.py     calls that one shard gets as they came; split_calls.py: calls over several
 forwarding.py      bytes to the leader of a shard, and back
 leaders.py         who leads each shard; failures.py: how calls fail              (pure)
 routes.py          the partition map as a router asks it

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make it three times as dear: there is one for each call
 class Caller:
     """What came with a call beside its request."""
 

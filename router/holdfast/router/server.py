@@ -139,7 +139,7 @@ class Router:
         )
         self._rpc = RouterServer(
             self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
-            frames_at=self._frames_at(),
+            frames_at=self._frames_at(), whole_calls=self._gateway.whole_calls,
         )  # fmt: skip
         self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
         self.metrics.watch(self._read_gauges)

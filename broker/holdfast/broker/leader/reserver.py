@@ -19,6 +19,7 @@ from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.scheduler.picks import Picked
 from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.broker.scheduler.slices import still_there
+from holdfast.common.shared_deadlines import SharedDeadlines
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Mark, Release
 from holdfast.machine.entry_parts import DEPARTING_BYTES_MAX, departing_bytes, in_parts
@@ -97,6 +98,7 @@ class Reserver:
         self._config = config
         self._proposer = proposer
         self._waiters: Waiters[Waiter] = Waiters(config.waiters_max)
+        self._deadlines: SharedDeadlines[Waiter] = SharedDeadlines(Waiter.give_up)
         self._polls: dict[tuple[bytes, bytes], Waiter] = {}  # waiting calls by worker and request
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
         self._draining = False
@@ -259,11 +261,11 @@ class Reserver:
         name = (waiter.worker, waiter.request_id)
         if waiter.request_id:
             self._polls[name] = waiter
-        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, waiter.give_up)
+        step = self._deadlines.add(waiter, wait_ms / 1000)
         try:
             return await self._claimed(waiter)
         finally:
-            timer.cancel()
+            self._deadlines.remove(waiter, step)
             self._waiters.remove(waiter)
             if self._polls.get(name) is waiter:
                 del self._polls[name]
