@@ -24,6 +24,9 @@ _LOST = "The connection was lost."
 _CLOSED = "The connection was closed."
 _LEAVING = "The server takes no more calls over this connection."
 WRITE_BYTES_MAX = 4 * 1024 * 1024  # that the server has not read: nothing more is sent until it reads
+# Calls up to this size do not wait behind larger ones: those bring tasks, and nobody loses a claim because they wait.
+SMALL_BYTES = 64 * 1024
+_LARGE_SHARE = 0.75  # of the window, for larger ones
 
 
 class NoFramesError(Exception):
@@ -127,9 +130,11 @@ class FrameLink(asyncio.Protocol):
         self._reader = FrameReader(message_bytes_max + codec.FRAME_SPARE_BYTES, AllRoom())
         self._methods: dict[str, int] = {}
         self._calls: dict[int, FrameCall] = {}  # that were sent
-        self._queue: dict[FrameCall, _Request] = {}  # behind a full window, the oldest first
-        self._window_bytes = self._calls_max = 0
+        self._large: dict[FrameCall, _Request] = {}  # behind a full window, the oldest first
+        self._small: dict[FrameCall, _Request] = {}
+        self._window_bytes = self._calls_max = self._large_bytes_max = 0
         self._unanswered_bytes = 0
+        self._large_bytes = 0  # of these, of large calls
         self.number = 0
         self._outgoing: list[bytes] = []
         self._deadlines = EarliestTimer(self.loop, time.monotonic, self._end_overdue)
@@ -144,7 +149,7 @@ class FrameLink(asyncio.Protocol):
 
     @property
     def calls_under_way(self) -> int:
-        return len(self._calls) + len(self._queue)
+        return len(self._calls) + len(self._large) + len(self._small)
 
     def takes(self, path: str) -> bool:
         return self.is_open and path in self._methods
@@ -159,8 +164,9 @@ class FrameLink(asyncio.Protocol):
             too_large = f"Sent message larger than max ({size} vs. {self._message_bytes_max})"
             call.end(CallFailedError("RESOURCE_EXHAUSTED", too_large))
             return call
-        if self._queue or not self._has_room(size):
-            self._queue[call] = _Request(self._methods[path], data, metadata)
+        queue = self._small if size <= SMALL_BYTES else self._large
+        if queue or not self._has_room(size):
+            queue[call] = _Request(self._methods[path], data, metadata)
         else:
             self._send_call(call, self._methods[path], data, metadata, now_s)
         if call.ends_s < self._deadlines.at_s:
@@ -170,9 +176,11 @@ class FrameLink(asyncio.Protocol):
     def give_up(self, call: FrameCall) -> None:
         """Nobody waits for its answer any more."""
         if call.is_unsent:
-            self._queue.pop(call, None)
+            self._large.pop(call, None)
+            self._small.pop(call, None)
+            self._send_queued()  # those that it kept waiting
         elif self._calls.pop(call.number, None) is not None:
-            self._unanswered_bytes -= call.size
+            self._leave_window(call)
             self._send((codec.encode(codec.CANCEL, call.number),))
             self._send_queued()
         self._leave_if_done()
@@ -187,15 +195,34 @@ class FrameLink(asyncio.Protocol):
         if self._is_paused:
             return False
         calls = len(self._calls)
-        return not calls or (self._unanswered_bytes + size <= self._window_bytes and calls < self._calls_max)
+        if not calls:
+            return True
+        if self._unanswered_bytes + size > self._window_bytes or calls >= self._calls_max:
+            return False
+        if size > SMALL_BYTES:
+            return not self._large_bytes or self._large_bytes + size <= self._large_bytes_max
+        return not self._large or self._has_room_beside_large(size)
+
+    def _has_room_beside_large(self, size: int) -> bool:
+        """Small ones have a part of the window while large ones wait. One that takes more than the rest waits until
+        there is no other call, and so does everybody."""
+        small_bytes = self._unanswered_bytes - self._large_bytes + size
+        first = next(iter(self._large))
+        return first.size <= self._large_bytes_max and small_bytes <= self._window_bytes - self._large_bytes_max
+
+    def _leave_window(self, call: FrameCall) -> None:
+        self._unanswered_bytes -= call.size
+        if call.size > SMALL_BYTES:
+            self._large_bytes -= call.size
 
     def _send_queued(self) -> None:
-        while self._queue:
-            call, request = next(iter(self._queue.items()))
-            if not self._has_room(call.size):
-                return
-            del self._queue[call]
-            self._send_call(call, *request, time.monotonic())
+        for queue in (self._large, self._small):
+            while queue:
+                call, request = next(iter(queue.items()))
+                if not self._has_room(call.size):
+                    break
+                del queue[call]
+                self._send_call(call, *request, time.monotonic())
 
     def _send_call(self, call: FrameCall, method: int, data: bytes, metadata: Metadata | None, now_s: float) -> None:
         self.used_s = now_s
@@ -209,6 +236,8 @@ class FrameLink(asyncio.Protocol):
         self.number = call.number = number
         self._calls[number] = call
         self._unanswered_bytes += call.size
+        if call.size > SMALL_BYTES:
+            self._large_bytes += call.size
         extra = encode_metadata(metadata) if metadata else b""
         timeout_ms = int((call.ends_s - now_s) * 1000)
         self._send((codec.encode_call(number, method, timeout_ms if timeout_ms > 0 else 1, extra, call.size), data))
@@ -225,9 +254,12 @@ class FrameLink(asyncio.Protocol):
             self._transport.writelines(outgoing)
 
     def _end_overdue(self, now_s: float) -> float:
-        for call in [call for call in (*self._calls.values(), *self._queue) if call.ends_s <= now_s]:
+        for call in [call for call in self._all_calls() if call.ends_s <= now_s]:
             call.give_up(CallFailedError("DEADLINE_EXCEEDED", "There was no answer in time."))
-        return min((call.ends_s for call in (*self._calls.values(), *self._queue)), default=math.inf)
+        return min((call.ends_s for call in self._all_calls()), default=math.inf)
+
+    def _all_calls(self) -> tuple[FrameCall, ...]:
+        return *self._calls.values(), *self._large, *self._small
 
     # --- the transport ------------------------------------------------------------------------------------------
 
@@ -271,9 +303,9 @@ class FrameLink(asyncio.Protocol):
             result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else failure_of(frame)
             call = self._calls.pop(frame.call, None)
             if call is not None:  # otherwise it was given up
-                self._unanswered_bytes -= call.size
+                self._leave_window(call)
                 call.end(result)
-                if self._queue:
+                if self._large or self._small:
                     self._send_queued()
                 if not self.is_open:
                     self._leave_if_done()
@@ -294,6 +326,7 @@ class FrameLink(asyncio.Protocol):
         answer = read_welcome(body, self._expects)
         self._methods = {path: number for number, path in enumerate(answer.methods)}
         self._window_bytes, self._calls_max = answer.window_bytes, answer.calls_max
+        self._large_bytes_max = int(answer.window_bytes * _LARGE_SHARE)
         self.is_open = True
         self._welcomed.set_result(None)
 
@@ -302,7 +335,8 @@ class FrameLink(asyncio.Protocol):
     def _say_goodbye(self) -> None:
         """The server takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
         self.is_open = False
-        queued, self._queue = self._queue, {}
+        queued = (*self._large, *self._small)
+        self._large, self._small = {}, {}
         for call in queued:
             call.end(CallFailedError("UNAVAILABLE", _LEAVING, was_connected=False))
         self._leave_if_done()
@@ -348,9 +382,9 @@ class FrameLink(asyncio.Protocol):
         if not self._welcomed.done():
             self._welcomed.set_exception(NoFramesError(why))
             self._welcomed.exception()
-        calls, self._calls = self._calls, {}
-        queued, self._queue = self._queue, {}
-        for call in (*calls.values(), *queued):
+        calls = self._all_calls()
+        self._calls, self._large, self._small = {}, {}, {}
+        for call in calls:
             call.end(_lost(why, was_connected=not call.is_unsent))
 
 
