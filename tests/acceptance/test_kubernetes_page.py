@@ -2,10 +2,9 @@
 the command line, objects and Secrets with the manifests, alerts with the rules; certificates are made as the page says.
 """
 
+import json
 import re
 import shlex
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +16,8 @@ import yaml
 
 from holdfast.broker.peers.tls import PeerTls
 from holdfast.cli.commands.root import COMMAND_LINE_ERROR, make_app
+from holdfast.cli.main import main
+from holdfast.serving.tls import ServerTls
 from tests.acceptance.running import REPO
 from tools.manifests.objects import MADE_ELSEWHERE, Manifests, command_of, hook_command, load
 from tools.manifests.rendering import OVERLAYS, RENDERED, has_kubectl, render_folder
@@ -24,7 +25,7 @@ from tools.manifests.rules import findings
 
 PAGE = (REPO / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRAMS = {"docker", "kind", "kubectl", "openssl", "printf", "python"}
+PROGRAMS = {"docker", "holdfast", "kind", "kubectl", "python"}
 KINDS = {"cronjob": "CronJob", "deploy": "Deployment", "job": "Job", "statefulset": "StatefulSet"}
 
 
@@ -89,6 +90,8 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
 def test_every_line_names_what_there_is(line: str) -> None:
     words = shlex.split(line)
     assert words[0] in PROGRAMS
+    if words[0] == "holdfast":
+        check_command(words)
     if words[0] != "kubectl":
         return
     if "--" in words:
@@ -142,18 +145,30 @@ def test_the_pod_that_recovers_has_a_broker_s_data_and_rights() -> None:
     assert {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}.items() <= mounts.items()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
-def test_certificates_made_by_hand_fit_the_brokers(tmp_path: Path) -> None:
-    lines = [line for line in LINES if line.startswith(("openssl", "printf"))]
-    subprocess.run(["sh", "-ec", "\n".join(lines)], cwd=tmp_path, check=True, capture_output=True)
-    PeerTls(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt").contexts()
-    shown = subprocess.run(
-        ["openssl", "x509", "-in", "tls.crt", "-noout", "-ext", "subjectAltName"],
-        cwd=tmp_path, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+def test_certificates_made_by_hand_fit_the_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in LINES:
+        if line.startswith("holdfast certs"):
+            assert main(shlex.split(line)[1:]) == 0
+    assert main(["certs", "ls", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])["certificates"]
+    hosts = {Path(item["certificate"]).name: item["hosts"] for item in listed}
+    secrets = {
+        found[1]: {key: Path(path) for key, path in re.findall(r"--from-file=([\w.]+)=(\S+)", line)}
+        for line in LINES
+        if (found := re.search(r"create secret generic (holdfast-(?:broker|router|client|peer)-tls)", line))
+    }
+    for files in secrets.values():
+        ServerTls(files["tls.crt"], files["tls.key"], files["ca.crt"], asks_callers=True).contexts()
+    peer = secrets["holdfast-peer-tls"]
+    PeerTls(peer["tls.crt"], peer["tls.key"], peer["ca.crt"]).contexts()
     brokers = manifests("production-secrets").find("StatefulSet", "holdfast-broker")
     assert brokers is not None
-    assert all(f"DNS:holdfast-broker-{index}" in shown.stdout for index in range(brokers.spec["replicas"]))
+    for index in range(brokers.spec["replicas"]):
+        assert f"holdfast-broker-{index}" in hosts[peer["tls.crt"].name]
+        assert f"holdfast-broker-{index}.holdfast-broker" in hosts[secrets["holdfast-broker-tls"]["tls.crt"].name]
 
 
 @pytest.mark.skipif(not has_kubectl(), reason="kubectl is not on PATH")

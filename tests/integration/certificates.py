@@ -21,7 +21,7 @@ class Authority:
             "req", "-x509", "-new", "-key", self.key, "-subj", f"/CN={name}", "-days", "2", "-out", self.certificate
         )
 
-    def issue(self, file: str, *, subject: str, names: str = "") -> PeerTls:
+    def issue(self, file: str, *, subject: str, names: str = "", days: int = 2) -> PeerTls:
         """A certificate for this subject, good for both sides; `names` are alternative ones, as in `DNS:n1,DNS:n2`."""
         key, request, certificate, extra = (self.directory / f"{file}.{kind}" for kind in ("key", "csr", "pem", "ext"))
         self._new_key(key)
@@ -29,7 +29,7 @@ class Authority:
         self._run("req", "-new", "-key", key, "-subj", f"/CN={subject}", "-out", request)
         self._run(
             "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
-            "-days", "2", "-extfile", extra, "-out", certificate,
+            "-days", str(days), "-extfile", extra, "-out", certificate,
         )  # fmt: skip
         return PeerTls(certificate, key, self.certificate)
 

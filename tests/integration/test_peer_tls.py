@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.broker.peers import PeerLimits, PeerTls, PeerTlsError, Reason
+from holdfast.broker.peers import PeerLimits, PeerTls, Reason
 from holdfast.broker.peers.opening import open_connection
 from holdfast.broker.peers.words import PREFACE, Refused
+from holdfast.common.certificates import CertificateError
 from holdfast.serving import reloading
 from tests.integration.certificates import Authority
 from tests.integration.peer_nodes import DEADLINE_S, HOST, PeerNode, UnknownPeer, body, hello_of, meet, pair, until
@@ -235,7 +236,7 @@ async def test_files_that_cannot_be_used_stop_the_start(
         PeerTls(good.certificate, good.key, empty),
     ):
         node = PeerNode("n1", pair(ports), tls=wrong)
-        with pytest.raises(PeerTlsError, match="cannot be used"):
+        with pytest.raises(CertificateError, match="cannot be used"):
             await node.peers.start(HOST, node.port)
         await node.peers.stop()
 

@@ -1,13 +1,12 @@
 """The node's configuration: one frozen object, validated at start. How it is read is in `serving/settings`."""
 
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from holdfast.cluster.settings import SECRETS, ClusterSettings, Contradiction
+from holdfast.cluster.settings import SECRETS, CallerSettings, Contradiction
 from holdfast.serving.settings import (
     ENV_PREFIX,
     NAME_PATTERN,
@@ -17,6 +16,7 @@ from holdfast.serving.settings import (
     Name,
     Port,
     Table,
+    is_loopback,
     load,
 )
 
@@ -50,7 +50,6 @@ _ORDERED = (
 
 
 _ANY_HOST = ("0.0.0.0", "::", "[::]")  # where a server listens everywhere: no address to be found at
-_ADVERTISED = ("advertise_address", "advertise_peer_address")
 
 
 class ClusterNode(BaseModel):
@@ -71,7 +70,7 @@ _NODES = Table(
 )
 
 
-class BrokerConfig(ClusterSettings):
+class BrokerConfig(CallerSettings):
     """Everything a node can be told. Built by `load_config`; built directly it reads no file and no environment."""
 
     tables: ClassVar[Mapping[str, Table]] = {"nodes": _NODES}
@@ -105,6 +104,9 @@ class BrokerConfig(ClusterSettings):
     )
     advertise_peer_address: Address | None = Field(
         None, description="with etcd: host:port at which other nodes find it; host and peer_port if not set"
+    )
+    peer_host: str | None = Field(
+        None, min_length=1, max_length=255, description="address on which other nodes are heard; host unless set"
     )
     peer_port: Port = Field(7402, description="port for the other nodes; 0 takes a free one")
     peer_certificate: Path | None = Field(None, description="PEM file: TLS between nodes; needs the other two")
@@ -240,12 +242,12 @@ class BrokerConfig(ClusterSettings):
             found.append((given[0], "must come together with", missing))
         if self.cluster_secret is not None and self.cluster_secret_file is not None:
             found.append(("cluster_secret", "must not be set together with", "cluster_secret_file"))
-        if listed and not (self.proves_peers or is_loopback(self.host)):
+        if listed and not (self.proves_peers or is_loopback(self.peer_host or self.host)):
             rule = (
                 "must be set, to the same secret on all nodes (or peer_certificate, peer_key and peer_authority: TLS), "
                 "because anybody on the network may reach"
             )
-            found.append(("cluster_secret_file", rule, "host"))
+            found.append(("cluster_secret_file", rule, "peer_host" if self.peer_host else "host"))
         return found
 
     @property
@@ -263,21 +265,16 @@ class BrokerConfig(ClusterSettings):
         found = super().contradictions()
         if self.etcd_endpoints and self.nodes:
             found.append(("etcd_endpoints", "must not be set together with", "nodes"))
-        if self.etcd_endpoints and self.host in _ANY_HOST:
-            rule = "must be set, because nobody can call"
-            found += [(name, rule, "host") for name in _ADVERTISED if getattr(self, name) is None]
+        hosts = {"advertise_address": "host", "advertise_peer_address": "peer_host" if self.peer_host else "host"}
+        for name, host in hosts.items() if self.etcd_endpoints else ():
+            if getattr(self, name) is None and getattr(self, host) in _ANY_HOST:
+                found.append((name, "must be set, because nobody can call", host))
+        if self.etcd_endpoints and self.tls_cert is not None and self.broker_tls is None:
+            found.append(("tls_ca", "must be set, because brokers call each other, and have TLS with", "tls_cert"))
         return found
 
     def describe(self) -> dict[str, str | int | float]:
         return super().describe() | {"nodes": ", ".join(f"{node.name}={node.address}" for node in self.nodes)}
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _shared_addresses(nodes: Sequence[ClusterNode]) -> list[str]:

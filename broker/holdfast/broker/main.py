@@ -9,10 +9,10 @@ from holdfast.broker.config import BrokerConfig, ConfigError, load_config
 from holdfast.broker.node import Node
 from holdfast.broker.offline.sole_replicas import sole_replicas
 from holdfast.broker.peers.handshake import ClusterSecretError
-from holdfast.broker.peers.tls import PeerTlsError
 from holdfast.broker.replica.decoded_entries import EntryError
 from holdfast.cluster.map.records import NewerFormatError
 from holdfast.cluster.map.store_nodes import RegistrationError
+from holdfast.common.certificates import CertificateError
 from holdfast.common.loop import run
 from holdfast.raft.node_journal import JournalError
 from holdfast.serving.logs import get_logger, setup_logs
@@ -28,7 +28,7 @@ from holdfast.wal.errors import LogDamagedError, LogError
 
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (
-    DataDirError, LogError, JournalError, StateError, StateMissingError, RecoveryError, PortError, PeerTlsError,
+    DataDirError, LogError, JournalError, StateError, StateMissingError, RecoveryError, PortError, CertificateError,
     ClusterSecretError, EntryError, OpsServerError, RefusedError, RegistrationError, NewerFormatError,
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.broker.histograms import BOUNDS_MS
 from holdfast.serving.metrics import CallMetrics, Histogram, MethodMetrics, Total, TotalsBy
+from holdfast.serving.reloading import CERTIFICATE_GAUGES
 
 QUEUES_MAX = 1000
 LATENCIES_MAX = 200  # pairs of queue and type
@@ -114,8 +115,7 @@ class Metrics:
         self.replication_lag_entries = gauge(
             "replication_lag_entries", "Committed entries that a replica of this node has not applied yet, at most"
         )
-        self.certificates_reloaded = gauge("certificates_reloaded", "New certificates taken into use since the start")
-        self.certificates_unusable = gauge("certificates_unusable", "1 while new files of certificates are not used")
+        self.certificates = {name: gauge(name, doc) for name, doc in CERTIFICATE_GAUGES.items()}
         self.peers_connected = gauge("peers_connected", "Other nodes that hear this one")
         self.peer_bytes_sent = gauge("peer_bytes_sent", "Bytes sent to other nodes since the start")
         self.peer_frames_dropped = gauge("peer_frames_dropped", "Frames for other nodes dropped since the start")

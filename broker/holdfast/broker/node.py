@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -27,15 +27,16 @@ from holdfast.broker.membership.delivering import Deliveries
 from holdfast.broker.membership.mapped_cluster import MappedCluster, mapped_wire
 from holdfast.broker.membership.static import StaticCluster, static_wire
 from holdfast.broker.membership.static_topology import StaticTopology
-from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
+from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.commit_loop import CommitLoop
+from holdfast.broker.replica.figures import Figures
 from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.peer_wire import PeerWire
 from holdfast.broker.replica.shard import Shard
 from holdfast.broker.replica.stuck_shards import STALL_SECONDS, Leaderless, Stalls, Written
-from holdfast.cluster.connect import connect
+from holdfast.cluster.connect import Certificates, connect
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
 from holdfast.serving.call_server import FramesAt
@@ -43,9 +44,11 @@ from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
 from holdfast.serving.open_files import allow_many_files, connections_allowed
+from holdfast.serving.openness import report_openness
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import shutting_down
+from holdfast.serving.reloading import certificate_gauges
 from holdfast.serving.request_limits import read_bytes_max
 from holdfast.storage.checkpoints import Checkpointer
 from holdfast.storage.data_dir import DataDir, not_in_place
@@ -59,7 +62,6 @@ SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thr
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
 CALLS_SPARE = 1000
-OLDEST_QUEUES_MAX = 100  # for which a scrape looks for the oldest ready task and claim: that takes reads of the state
 STOP_SECONDS_MAX = 30.0  # beyond the grace period
 EXIT_FORCED = 1  # of a stop that was asked for twice, or could not be finished; 3 is the missing extra
 
@@ -91,6 +93,7 @@ class Node:
             keep_little_memory()
             self._open_files_max = allow_many_files()
             _log.debug("open_files_allowed", limit=self._open_files_max)
+            self._certificates = await asyncio.to_thread(Certificates, self._config)
             await asyncio.to_thread(self._open_storage)
             self._build()
             await self._open_replicas()
@@ -99,6 +102,8 @@ class Node:
                 await self._lead_alone()
             self._background.spawn(self._checkpointer.run(WATCH_SECONDS), "checkpoints")
             self._background.spawn(self._watch(), "watch")
+            self._background.spawn(self._certificates.keep_current(), "certificates")
+            self._background.spawn(report_openness(self._config), "openness")
             self._background.spawn(self._follow_clocks(), "clocks")
             self._background.spawn(give_back_memory(self._rpc.intake), "memory")
             if self._cluster is not None:
@@ -108,7 +113,7 @@ class Node:
             self.frames_port = self._rpc.frames_port
             await self._ops.start()
             self.ops_port = self._ops.port
-            self._announce(f"{self._config.host}:{self.port}", f"{self._config.host}:{self.ops_port}")
+            self._announce(f"{self._config.host}:{self.port}", f"{self._ops.host}:{self.ops_port}")
             if self._cluster is not None:
                 self._background.spawn(self._cluster.run(), "cluster")
             self._ready = True
@@ -177,10 +182,13 @@ class Node:
             payload_bytes_max=config.payload_bytes_max,
             readiness=self._readiness,
             frames_at=self._frames_at(),
+            tls=self._certificates.listening,
         )
-        self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
-        metrics.watch_queues(self._queue_counts)
-        metrics.watch_latencies(self._latencies)
+        ops_host = config.ops_host or config.host
+        self._ops = OpsServer(ops_host, config.ops_port, metrics, self._readiness, self._certificates.http)
+        figures = Figures(self._host)
+        metrics.watch_queues(figures.queues)
+        metrics.watch_latencies(figures.latencies)
 
     def _server_limits(self) -> ServerLimits:
         config = self._config
@@ -199,7 +207,7 @@ class Node:
         if self._config.frames == "off":
             return None
         me = identity_of(self._config.node_name, self._data_dir.node_id)
-        return FramesAt(self._config.frames_port, lambda: me)
+        return FramesAt(self._config.frames_port, lambda: me, self._config.frames_host)
 
     def _make_wire(self, source: TimeSource, evidence: ClockEvidence) -> PeerWire | None:
         """To the other nodes; None for a node alone."""
@@ -223,6 +231,7 @@ class Node:
         return MappedCluster(
             config, self._data_dir, self._host, self._commit_loop, self._wire, cluster_view=self._cluster_view,
             etcd=connect(config), services=self._services, metrics=self.metrics,
+            to_brokers=self._certificates.to_brokers,
         )  # fmt: skip
 
     def _cluster_service(self) -> object:
@@ -265,8 +274,8 @@ class Node:
             self._warn_of_port("peer_port", await cluster.start())
         except OSError as error:
             raise PortError(
-                f"Expected to listen for the other nodes on {self._config.host}:{self._config.peer_port}, but it "
-                f"cannot be had: {error.strerror or error}."
+                f"Expected to listen for the other nodes on {self._config.peer_host or self._config.host}:"
+                f"{self._config.peer_port}, but it cannot be had: {error.strerror or error}."
             ) from error
 
     def _warn_of_port(self, setting: str, port: int) -> None:
@@ -473,12 +482,12 @@ class Node:
             metrics.peers_connected.set(len(self._cluster.connected()))
             metrics.peer_bytes_sent.set(counters.bytes_sent)
             metrics.peer_frames_dropped.set(counters.frames_dropped_full + counters.frames_dropped_unconnected)
-            certificates = self._cluster.certificates
-            metrics.certificates_reloaded.set(sum(certificate.reloads for certificate in certificates))
-            metrics.certificates_unusable.set(any(certificate.problem for certificate in certificates))
         if isinstance(self._cluster, MappedCluster):
             metrics.map_revision.set(self._cluster.follower.map.revision)
             metrics.map_is_current.set(self._cluster.follower.is_current)
+        of_cluster = () if self._cluster is None else self._cluster.certificates
+        for name, value in certificate_gauges([*self._certificates.all, *of_cluster]).items():
+            metrics.certificates[name].set(value)
         metrics.clock_offset_seconds.set(max((clock.wall_offset_ms for clock in clocks), key=abs, default=0.0) / 1000)
 
     def _readiness(self) -> tuple[bool, str]:
@@ -502,59 +511,6 @@ class Node:
         if stalled := self._stalls.stalled(time.monotonic()):
             return f"shard {stalled[0]} waits for other nodes to write what it was given"
         return next(filter(None, map(self._host.clock_problem, self._host.replicas)), "")
-
-    def _queue_counts(self) -> Iterator[QueueFigures]:
-        """Of the shards that this node leads: a follower's would count everything twice. Other work may be done between
-        two of them, so what a shard is has to be looked at again."""
-        reads_left = OLDEST_QUEUES_MAX
-        for shard in self._host.shards:
-            if not shard.serves:
-                continue
-            policies = shard.policies
-            for name in shard.reader.queue_names(QUEUES_MAX):
-                if shard.policies is not policies:
-                    break
-                queue = shard.queue(name)
-                if queue is None:
-                    continue
-                policy = None if policies is None else policies.of(name)
-                tasks = {
-                    "ready": queue.ready,
-                    "claimed": queue.claimed,
-                    "delayed": queue.delayed,
-                    "retrying": queue.retrying,
-                    "dead": queue.dead,
-                }
-                totals = {
-                    "enqueued": queue.enqueued_total,
-                    "claimed": queue.claimed_total,
-                    "succeeded": queue.succeeded_total,
-                    "failed": queue.failed_total,
-                    "expired": queue.expired_total,
-                    "cancelled": queue.cancelled_total,
-                    "dead": queue.dead_total,
-                }
-                oldest_s: float | None = 0.0
-                reads_left -= bool(queue.ready or queue.claimed)
-                if queue.ready:
-                    oldest_s = shard.oldest_ready_age_ms(name, queue) / 1000 if reads_left >= 0 else None
-                alert_at = 0 if policy is None else policy.dead_alert_at
-                yield QueueFigures(
-                    name.decode(),
-                    tasks,
-                    totals,
-                    oldest_s,
-                    is_paused=policy is not None and policy.paused,
-                    has_dead_alert=queue.dead >= alert_at if alert_at else None,
-                    oldest_claim_seconds=shard.oldest_claim_age_ms(name) / 1000 if reads_left >= 0 else None,
-                )
-
-    def _latencies(self) -> Iterator[Latencies]:
-        for shard in self._host.shards:
-            for queue, name, ready, claimed in list(shard.stats.latencies()) if shard.serves else ():
-                yield Latencies(
-                    queue.decode(), name.decode(), ready.counts, ready.total_ms, claimed.counts, claimed.total_ms
-                )
 
 
 class _Flushes(HostListener):

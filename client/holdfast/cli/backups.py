@@ -17,7 +17,7 @@ from holdfast.backup.pruning import Pruned
 from holdfast.backup.restoring import Incarnations, Progress, Restored
 from holdfast.backup.store import Store
 from holdfast.backup.targets import open_target
-from holdfast.cli import calls
+from holdfast.cli import calls, connecting
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 from holdfast.client._backups import BackupClient
 
@@ -157,7 +157,7 @@ def _ask(address: str, timeout_s: float, question: Callable[[BackupClient], Awai
     """A backup waits for leaders: nobody sits before it."""
 
     async def with_client() -> T:
-        async with BackupClient(address, timeout_s=timeout_s, retry=True) as client:
+        async with BackupClient(address, timeout_s=timeout_s, retry=True, tls=connecting.tls()) as client:
             return await question(client)
 
     with reported():

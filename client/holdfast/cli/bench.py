@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from holdfast.cli import calls
+from holdfast.cli import calls, connecting
 from holdfast.client import Acked, AsyncClient, ClaimedTask, HoldfastError, NewTask, Rejected
 
 PAYLOAD_BYTES_MIN = 8  # the number of the task
@@ -101,7 +101,7 @@ class _Bench:
     async def run(self) -> BenchResult:
         # Says at once if there is no server, and has the connection's set-up out of the way.
         retry = calls.is_cluster(self._address)
-        async with AsyncClient(self._address, timeout_s=self._timeout_s, retry=retry) as client:
+        async with AsyncClient(self._address, timeout_s=self._timeout_s, retry=retry, tls=connecting.tls()) as client:
             await client.reserve([self._plan.queue])
         with self._signals_end_it():
             return await self._measure()
@@ -157,7 +157,7 @@ class _Bench:
 
     async def _produce(self, starts: Iterator[int]) -> None:
         plan = self._plan
-        async with AsyncClient(self._address, timeout_s=self._timeout_s) as client:
+        async with AsyncClient(self._address, timeout_s=self._timeout_s, tls=connecting.tls()) as client:
             for start in starts:
                 if self._interrupted:
                     return
@@ -179,7 +179,7 @@ class _Bench:
     async def _consume(self, number: int) -> None:
         plan = self._plan
         worker = f"{plan.queue}-{number}"
-        async with AsyncClient(self._address, timeout_s=self._timeout_s) as client:
+        async with AsyncClient(self._address, timeout_s=self._timeout_s, tls=connecting.tls()) as client:
             while True:
                 claimed = await client.reserve(
                     [plan.queue], max_tasks=plan.batch, lease_ms=_LEASE_MS, wait_ms=POLL_MS, worker=worker
@@ -216,7 +216,8 @@ class _Bench:
         give_up_s = time.monotonic() + _DRAIN_S
         left = self._accepted - self._finished
         try:
-            async with AsyncClient(self._address, timeout_s=min(self._timeout_s, 5.0), retry=False) as client:
+            timeout_s = min(self._timeout_s, 5.0)
+            async with AsyncClient(self._address, timeout_s=timeout_s, retry=False, tls=connecting.tls()) as client:
                 while time.monotonic() < give_up_s:
                     claimed = await client.reserve(
                         [self._plan.queue], max_tasks=1_000, wait_ms=POLL_MS, worker=f"{self._plan.queue}-drain"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
+from holdfast.cli import connecting
 from holdfast.cli.problems import usage
 from holdfast.client import (
     Accepted,
@@ -346,7 +347,8 @@ def ask(address: str, timeout_s: float, question: Callable[[AsyncClient], Awaita
     that an election takes."""
 
     async def with_client() -> T:
-        async with AsyncClient(address, timeout_s=timeout_s, retry=retry or is_cluster(address)) as client:
+        repeats = retry or is_cluster(address)
+        async with AsyncClient(address, timeout_s=timeout_s, retry=repeats, tls=connecting.tls()) as client:
             return await question(client)
 
     return run_async(with_client)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.cli import calls
+from holdfast.cli import calls, connecting
 from holdfast.client import (
     AsyncClient,
     ClusterInfo,
@@ -162,7 +162,7 @@ async def _reports_of(info: ClusterInfo, timeout_s: float) -> list[NodeReport]:
     addresses = [node.address for node in info.nodes if node.address and (node.is_alive or node.replicas)]
     if not addresses:
         return []
-    async with AsyncClient(",".join(addresses), timeout_s=timeout_s, retry=False) as nodes:
+    async with AsyncClient(",".join(addresses), timeout_s=timeout_s, retry=False, tls=connecting.tls()) as nodes:
         reports = await nodes.describe_nodes()
     known = {node.name for node in info.nodes if node.is_alive or node.replicas}
     named = {node.address: node.name for node in info.nodes}

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-from holdfast.cli import calls, output
+from holdfast.cli import calls, connecting, output
 from holdfast.cli.problems import CommandFailed, usage
 from holdfast.cli.worker_logs import logging_to_stderr
 from holdfast.client import Holdfast, HoldfastError, InvalidArgument, Worker, WorkerReport
@@ -113,6 +113,7 @@ def run(
         try:
             worker = Worker(
                 app, queues, concurrency=concurrency, name=name, grace=grace_s, address=address, transport=transport,
+                tls=connecting.given_tls(),
                 ops_host=ops_host, ops_port=ops_port, log_tracebacks=log_tracebacks,
             )  # fmt: skip
         except InvalidArgument as error:  # an option, which the library checks

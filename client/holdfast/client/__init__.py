@@ -123,6 +123,7 @@ from holdfast.client.schedules import (
     SchedulePage,
 )
 from holdfast.client.sync import Client
+from holdfast.client.tls import Tls
 from holdfast.client.worker import Worker, WorkerReport
 from holdfast_queue import refuse_namesake
 
@@ -235,6 +236,7 @@ __all__ = [
     "TaskState",
     "TaskUpdate",
     "TenantPolicy",
+    "Tls",
     "Topology",
     "Transferred",
     "TypeLatency",

@@ -52,6 +52,7 @@ from holdfast.transport.frame_channels import FramesAddress
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.negotiated import NegotiatedChannels, Transport
 from holdfast.transport.sending import LeaderCall, Sender
+from holdfast.transport.tls import TlsSource
 
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
 # How long a leader that is out of reach may keep a call that could go another way.
@@ -219,15 +220,16 @@ class Connection:
     """Channels to the servers of a list, and to the leaders that these name."""
 
     def __init__(
-        self, address: str, *, retry: bool, transport: Transport = "auto", channels: ClientChannels | None = None
-    ) -> None:
+        self, address: str, *, retry: bool, transport: Transport = "auto", channels: ClientChannels | None = None,
+        tls: TlsSource | None = None,
+    ) -> None:  # fmt: skip
         self.addresses = split_addresses(address)
         self.address = ",".join(self.addresses)
         self._retry = retry
         self._leaders: dict[int | None, ListedLeader] = {}  # by shard; None: of calls that name none
         self._channels = channels or NegotiatedChannels(
             message_bytes_max=MESSAGE_BYTES_MAX, keepalive_s=30, connects_first=False, caller="client",
-            check=_forks.check, transport=transport,
+            check=_forks.check, transport=transport, tls=tls,
         )  # fmt: skip
         self._sender = Sender(self)
         self._closed = False
@@ -547,10 +549,14 @@ def _error_of(failure: CallFailedError, address: str, timeout_s: float, *, is_co
 def _cause(details: str) -> str:
     """A few words for people out of gRPC's long text."""
     for sign, words in (
+        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by who is trusted here (tls.ca), or has expired"),
+        ("Hostname Verification", "its certificate is not for the name or address by which it is called"),
+        ("WRONG_VERSION_NUMBER", "it does not speak TLS: leave tls out, or give the port that has it"),
         ("Connection refused", "connection refused"),
         ("DNS resolution failed", "unknown host name"),
         ("Domain name not found", "unknown host name"),
         ("http1.x", "something else answers there, and not gRPC"),
+        (": Socket closed", "it ends connections at once: perhaps it wants TLS, or a certificate of this client (tls)"),
         ("failed to connect", "cannot connect"),
     ):
         if sign in details:

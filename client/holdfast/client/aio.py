@@ -59,6 +59,7 @@ from holdfast.client.models import (
     TaskUpdate,
     Updated,
 )
+from holdfast.client.tls import CurrentTls, Tls, checked_tls
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 DEFAULT_ADDRESS = "localhost:7400"
@@ -100,6 +101,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     back to that address for what a leader does not take, e.g. because only the router can be reached from here.
     Without it, the address of a cluster with several shards must be that of a router.
 
+    `tls` says whom to trust and what to show: see `Tls`. Without it nothing is encrypted.
+
     `transport` is how calls travel: `"auto"` takes frames, a faster way on a port of their own, where the server has
     them and that port can be reached, and gRPC everywhere else; `"grpc"` takes gRPC only.
 
@@ -127,10 +130,14 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        tls: Tls | None = None,
     ) -> None:
-        """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
+        """Raises `InvalidAddress` if an address is not host:port, `InvalidArgument` if files of `tls` are of no use.
+        Nothing is sent before the first call."""
         timeout_s = limit_s("timeout_s", timeout_s)
-        connection = Connection(address, retry=retry, transport=checked_transport(transport))
+        files = checked_tls(tls)
+        current = None if files is None else CurrentTls(files)
+        connection = Connection(address, retry=retry, transport=checked_transport(transport), tls=current)
         self._use(connection, Direct(connection) if direct else None, timeout_s)
 
     def _use(self, connection: Connection, direct: Direct | None, timeout_s: float) -> None:

@@ -28,6 +28,7 @@ from holdfast.client.arguments import decode_json, encode_call, signature_of
 from holdfast.client.enqueued import Enqueued, enqueue_each
 from holdfast.client.errors import NotJson, Rejected, ResultExpired, TaskCancelled, TaskFailed
 from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
+from holdfast.client.tls import Tls, tls_of
 
 DEFAULT_QUEUE = "default"
 DEFAULT_LEASE_S = 30.0
@@ -305,6 +306,8 @@ class Holdfast:
     HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. With `direct` calls go
     straight to the leaders of the shards of a cluster instead of through its router. `transport` is `"auto"` or
     `"grpc"`, by default what the environment's HOLDFAST_TRANSPORT says, or else `"auto"`. Of both see `AsyncClient`.
+    `tls` says whom to trust and what to show (`Tls`), by default what the environment's HOLDFAST_TLS_CA, _CERT and _KEY
+    say, or else nothing is encrypted.
     Nothing is sent before the first call. Any number of threads and event loops may use one app.
 
     >>> app = Holdfast("localhost:7400")
@@ -319,18 +322,20 @@ class Holdfast:
 
     def __init__(
         self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False,
-        transport: str | None = None,
+        transport: str | None = None, tls: Tls | None = None,
     ) -> None:  # fmt: skip
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         if transport is None:
             transport = os.environ.get(TRANSPORT_VARIABLE) or "auto"
+        tls = tls_of(os.environ) if tls is None else tls
         make = partial(
-            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport
+            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport, tls=tls
         )  # fmt: skip
         self.address = make().address
         self.direct = direct  # workers of this app go the same way
         self.transport = transport  # likewise
+        self.tls = tls  # likewise
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
         self._thread = LoopThread("holdfast-app", make)
         self._short = ShortCalls(self._thread)

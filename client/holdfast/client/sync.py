@@ -32,6 +32,7 @@ from holdfast.client.models import (
     TaskUpdate,
     Updated,
 )
+from holdfast.client.tls import Tls
 
 
 class Client(BlockingCalls):
@@ -59,10 +60,12 @@ class Client(BlockingCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        tls: Tls | None = None,
     ) -> None:
-        """Raises `InvalidAddress` if an address is not host:port. Nothing is sent or started before the first call."""
+        """Raises `InvalidAddress` if an address is not host:port, `InvalidArgument` if files of `tls` are of no use.
+        Nothing is sent or started before the first call."""
         make = partial(
-            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport
+            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, tls=tls
         )  # fmt: skip
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)

@@ -10,5 +10,7 @@ refusals.py       why a call is refused; statuses.py: the same as gRPC says it
 ops.py            the port for probes and metrics; part: scrapes.py
 metrics.py        what servers count in the same way
 reloading.py      certificates that change while it runs
+tls.py            what its ports show; tls_door.py: lets connections in once they have shaken hands
+openness.py       says that it asks nobody who he is, if that is so
 ports.py, open_files.py, memory.py  what it asks of the system
 """

@@ -9,6 +9,7 @@ from holdfast.serving.frame_server import FrameServer
 from holdfast.serving.grpc_server import GrpcServer, ServerLimits
 from holdfast.serving.intake import Intake
 from holdfast.serving.served import Refuse, Served
+from holdfast.serving.tls import Listening
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class FramesAt:
 
     port: int  # 0 takes a free one
     name: Callable[[], str]  # who the server is: callers that were told of it by gRPC find out whether they are there
+    host: str | None = None  # None: where gRPC listens
 
 
 class CallServer:
@@ -28,8 +30,10 @@ class CallServer:
         readiness: Callable[[], tuple[bool, str]],
         refuse: Refuse,
         frames_at: FramesAt | None,
+        tls: Listening | None = None,
     ) -> None:
-        """`frames_at`: None for no frames."""
+        """`frames_at`: None for no frames. `tls`: None for none."""
+        self._tls = tls
         self._frames_at = frames_at
         self.grpc = GrpcServer(limits, readiness, refuse, self._where_frames_are)
         self.frames = None if frames_at is None else FrameServer(limits, self.grpc.intake, refuse, frames_at.name)
@@ -60,10 +64,10 @@ class CallServer:
     async def start(self, host: str, port: int) -> int:
         """Listens; returns gRPC's port, which is chosen by the system if `port` is 0."""
         if self.frames is None or self._frames_at is None:
-            return await self.grpc.start(host, port)
-        await self.frames.start(host, self._frames_at.port)
+            return await self.grpc.start(host, port, self._tls)
+        await self.frames.start(self._frames_at.host or host, self._frames_at.port, self._tls)
         try:
-            return await self.grpc.start(host, port)
+            return await self.grpc.start(host, port, self._tls)
         except BaseException:
             await self.frames.stop(0)
             raise

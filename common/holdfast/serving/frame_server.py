@@ -9,11 +9,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, cast
 
 from google.rpc import code_pb2
 
 from holdfast.common.service import Service
+from holdfast.common.writing import Write, writer_of
 from holdfast.frames import codec
 from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader
 from holdfast.frames.hello import CALLS_MAX, WINDOW_BYTES, read_hello, welcome, why_not_welcome
@@ -21,9 +23,11 @@ from holdfast.frames.metadata import Metadata, decode_metadata
 from holdfast.serving.grpc_server import HANDSHAKE_SECONDS, IDLE_SECONDS, ServerLimits
 from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
-from holdfast.serving.ports import PortError
+from holdfast.serving.ports import PortError, listening_socket
 from holdfast.serving.refusals import BATCH_TOO_LARGE, RefusedError, forget_frames, overloaded, shutting_down
 from holdfast.serving.served import Refuse, Served
+from holdfast.serving.tls import Listening
+from holdfast.serving.tls_door import TlsDoor
 
 POLL_SECONDS = 2.0
 SILENT_SECONDS = 20.0  # of a caller that waits for answers, before it is asked whether it is there
@@ -62,6 +66,7 @@ class FrameServer:
         self.calls_begun = 0  # since the start
         self._has_ended = asyncio.Event()  # a call, or a connection
         self.listener: asyncio.Server | None = None
+        self._door: TlsDoor | None = None
         self._background = Service(self._watch)
 
     def add(self, service: str, methods: Mapping[str, Served]) -> None:
@@ -69,13 +74,19 @@ class FrameServer:
             self.paths.append(f"/{service}/{name}")
             self.methods.append(served)
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: Listening | None = None) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
-        loop = asyncio.get_running_loop()
         try:
+            if tls is not None:
+                self._door = TlsDoor(tls.frames, "frames")
+                listening = listening_socket(host, port, QUEUED_MAX)
+                self._door.open(listening, partial(_Connection, self))
+                self._background.start()
+                self.port = int(listening.getsockname()[1])
+                return self.port
             # asyncio takes the backlog also for how many are accepted at once.
-            self.listener = await loop.create_server(
-                lambda: _Connection(self), host.strip("[]"), port, backlog=ACCEPTED_AT_ONCE
+            self.listener = await asyncio.get_running_loop().create_server(
+                partial(_Connection, self), host.strip("[]"), port, backlog=ACCEPTED_AT_ONCE
             )
         except OSError as error:
             raise PortError(
@@ -95,6 +106,8 @@ class FrameServer:
         self.is_stopping = True
         if self.listener is not None:
             self.listener.close()
+        if self._door is not None:
+            self._door.close()
         for connection in list(self.connections):
             connection.say_goodbye()
         ends_s = time.monotonic() + grace_seconds
@@ -103,6 +116,8 @@ class FrameServer:
         await self._wait(lambda: not self.connections, min(LEAVING_SECONDS, left_s))
         for connection in list(self.connections):
             connection.close()
+        if self._door is not None:
+            await self._door.stop()
         await self._background.stop()
 
     def ended(self, call: "_Call") -> None:
@@ -257,6 +272,7 @@ class _Connection(asyncio.Protocol):
         self._has_said_hello = False
         self._has_ended = False
         self._outgoing: list[bytes] = []
+        self._write: Write  # once there is a connection
         self._heard_s = self._began_s = time.monotonic()
         self.receiving_since_s: float | None = None  # a frame that is not complete
         self.unread_since_s: float | None = None  # more answers than it should have left unread
@@ -268,6 +284,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
+        self._write = writer_of(self._transport)
         if len(self._server.connections) >= self._server.limits.connections_max or self._server.is_stopping:
             self._transport.abort()
             return
@@ -445,7 +462,7 @@ class _Connection(asyncio.Protocol):
         outgoing, self._outgoing = self._outgoing, []
         if self._transport is None or not outgoing:
             return
-        self._transport.writelines(outgoing)
+        self._write(outgoing)
         if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
             self._transport.abort()
 

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from holdfast.common.certificates import Pem
 from holdfast.common.metadata import DETAILS_KEY, FRAMES_KEY
 from holdfast.serving.health import SERVICE as HEALTH
 from holdfast.serving.health import Health
@@ -22,6 +23,7 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.ports import listen
 from holdfast.serving.refusals import forget_frames
 from holdfast.serving.served import Refuse, Served
+from holdfast.serving.tls import Listening
 
 REFLECTIONS_MAX = 8
 HANDSHAKE_SECONDS = 10
@@ -97,7 +99,7 @@ class GrpcServer:
         self._names.append(service)
         self._health.add(service)
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: Listening | None = None) -> int:
         """Listens; returns the port, which is chosen by the system if `port` is 0."""
         handlers: dict[str, Any] = {
             "Check": grpc.stream_unary_rpc_method_handler(self._check_health),
@@ -107,7 +109,7 @@ class GrpcServer:
         reflected = (*self._names, HEALTH, reflection.SERVICE_NAME)
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
         add_reflection(_Reflection(reflected), self._server)
-        bound = listen(self._server, host, port)
+        bound = listen(self._server, host, port, None if tls is None else _credentials(tls))
         await self._server.start()
         return bound
 
@@ -188,6 +190,29 @@ class GrpcServer:
                 yield answer
         except Exception as error:  # noqa: BLE001 - as above
             self._end_refused("Watch", error, context)
+
+
+def _credentials(tls: Listening) -> grpc.ServerCredentials:
+    """gRPC asks again, in a thread of its own, for each connection that begins."""
+    shown = tls.pem()
+
+    def newer() -> Any:
+        """None if they are the same."""
+        nonlocal shown
+        pem = tls.pem()
+        if pem is shown:
+            return None
+        shown = pem
+        return _configuration(pem, tls)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(shown, tls), newer, tls.asks_callers)
+
+
+def _configuration(pem: Pem, tls: Listening) -> grpc.ServerCertificateConfiguration:
+    authority = pem.authority if tls.asks_callers else None
+    assert pem.key is not None
+    assert pem.certificate is not None
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], authority)
 
 
 class _Reflection:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from holdfast.serving.ports import listening_socket
 from holdfast.serving.scrapes import Scrapes, Shown
+from holdfast.serving.tls_door import TlsDoor
 
 CONNECTIONS_MAX = 100
 ACCEPTED_AT_ONCE = 8  # it takes about five turns of the loop until one is answered
@@ -40,7 +43,12 @@ class OpsServer:
     readiness tells whether the node takes work and, if not, why. It is called on the loop and must not block.
     """
 
-    def __init__(self, host: str, port: int, metrics: Shown, readiness: Callable[[], tuple[bool, str]]) -> None:
+    def __init__(
+        self, host: str, port: int, metrics: Shown, readiness: Callable[[], tuple[bool, str]],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:  # fmt: skip
+        """`tls`: of a connection that comes now; None for plain HTTP."""
+        self._door = None if tls is None else TlsDoor(tls, "ops", half_open_max=CONNECTIONS_MAX)
         self.host = host
         self.port = port  # after start: the port really bound, also when 0 was asked for
         self._scrapes = Scrapes(metrics)
@@ -70,17 +78,23 @@ class OpsServer:
             backlog=ACCEPTED_AT_ONCE,  # asyncio takes it for that too
         )
         self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="ops-http")
+        # With TLS uvicorn listens on nothing, and is given connections that have shaken hands.
+        listeners = [listener] if self._door is None else []
+        self._serving = asyncio.create_task(self._server.serve(sockets=listeners), name="ops-http")
         is_up = asyncio.create_task(self._server.up.wait())
         await asyncio.wait({is_up, self._serving}, return_when=asyncio.FIRST_COMPLETED)
         if self._serving.done():  # it ended before it began: let its error out
             is_up.cancel()
             self._serving.result()
         listener.listen(QUEUED_MAX)
+        if self._door is not None:
+            self._door.open(listener, self._server.connection)
 
     async def stop(self) -> None:
         if self._server is not None and self._serving is not None:
             self._scrapes.stop()
+            if self._door is not None:
+                await self._door.stop()
             self._server.should_exit = True
             await self._serving
             self._server = self._serving = None
@@ -147,6 +161,10 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.up = asyncio.Event()
 
+    def connection(self) -> asyncio.Protocol:
+        """What hears of a connection that was taken in elsewhere."""
+        return _Connection(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -158,9 +176,8 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     """Bound here and not by uvicorn, which would end the process over a taken port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        return listening_socket(host, port, ACCEPTED_AT_ONCE)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             message = f"HTTP port {port} on {host} is taken by another process. Stop it, or set another ops_port."

@@ -1,6 +1,7 @@
 """The port on which a server is called."""
 
-from typing import Protocol
+import socket
+from typing import Any, Protocol
 
 
 class PortError(RuntimeError):
@@ -10,10 +11,22 @@ class PortError(RuntimeError):
 class _Listener(Protocol):
     def add_insecure_port(self, address: str) -> int: ...
 
+    def add_secure_port(self, address: str, server_credentials: Any) -> int: ...
 
-def listen(server: _Listener, host: str, port: int) -> int:
-    """Has a gRPC server listen; returns the port, which is chosen by the system if `port` is 0."""
+
+def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    """Raises OSError."""
+    bare = host.strip("[]")
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    return socket.create_server((bare, port), family=family, backlog=backlog)
+
+
+def listen(server: _Listener, host: str, port: int, credentials: Any = None) -> int:
+    """Has a gRPC server listen; returns the port, which is chosen by the system if `port` is 0. `credentials`: gRPC's,
+    of TLS."""
     try:
+        if credentials is not None:
+            return server.add_secure_port(f"{host}:{port}", credentials)
         return server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
         raise PortError(

@@ -1,75 +1,52 @@
-"""What is made of files, and made anew when they change: certificates that others replace while a server runs.
+"""Certificates of a server that others replace while it runs."""
 
-Files are looked at by what the system knows of them, also behind links, because a mounted secret is one that is turned
-to another directory. What cannot be made of them leaves the last good one in use: a certificate that does not fit its
-key is what anybody sees who looks between two writes.
-"""
+import asyncio
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Any, Final, TypeVar
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
-
+from holdfast.common import reloading
+from holdfast.common.reloading import POLL_SECONDS
 from holdfast.serving.logs import get_logger
 
-POLL_SECONDS: Final = 2.0
+__all__ = ["CERTIFICATE_GAUGES", "POLL_SECONDS", "Reloaded", "certificate_gauges", "keep_current"]
+
+# What servers show of theirs: the name of the gauge, and what it is.
+CERTIFICATE_GAUGES: Final = {
+    "certificates_reloaded": "New certificates that were taken into use since the start",
+    "certificates_unusable": "1 while new files of certificates cannot be used, and the former are kept",
+    "certificates_expire_timestamp_seconds": "When the first certificate in use ends, since 1970; 0 if there is none",
+}
 
 _log = get_logger(__name__)
 
 T = TypeVar("T")
-_Sight = tuple[tuple[int, int, int] | None, ...]
 
 
-class Reloaded(Generic[T]):
-    """`current` is the newest that could be made. All methods block."""
+class Reloaded(reloading.Reloaded[T]):
+    """Says in the server's log what became of files that have changed."""
 
-    def __init__(
-        self, what: str, paths: Sequence[Path | None], make: Callable[[], T], *, errors: type[Exception]
-    ) -> None:
-        """`what`: how the log calls it. `make` raises `errors` if the files are of no use; here, too."""
-        self._what = what
-        self._paths = [path for path in paths if path is not None]
-        self._make = make
-        self._errors = errors
-        self._seen = self._poll()  # before they are read: what changes meanwhile is seen the next time
-        self.current = make()
-        self.reloads = 0
-        self.problem = ""  # why the newest files are not in use, in a sentence
-
-    def poll(self) -> bool:
-        """Whether there is a new one."""
-        seen = self._poll()
-        if seen == self._seen:
-            return False
-        self._seen = seen
-        try:
-            made = self._make()
-        except self._errors as error:
-            self.problem = str(error)
-            _log.error("certificates_not_reloaded", what=self._what, error=self.problem)
-            return False
-        self.current = made
-        self.reloads += 1
-        self.problem = ""
-        _log.info("certificates_reloaded", what=self._what)
-        return True
-
-    def _poll(self) -> _Sight:
-        return tuple(map(_sight_of, self._paths))
+    def report(self) -> None:
+        if self.problem:
+            _log.error("certificates_not_reloaded", what=self.what, error=self.problem)
+        else:
+            _log.info("certificates_reloaded", what=self.what)
 
 
-def _sight_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+async def keep_current(certificates: Sequence[Reloaded[Any]]) -> None:
+    """New connections are made with new certificates; those that are there go on."""
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        for one in certificates:
+            await asyncio.to_thread(one.poll)
 
 
-def certificate_gauges(certificates: Reloaded[Any] | None) -> dict[str, float]:
-    """What servers without peers show of theirs."""
-    if certificates is None:
-        return {"certificates_reloaded": 0, "certificates_unusable": 0}
+def certificate_gauges(certificates: Iterable[Reloaded[Any] | None]) -> dict[str, float]:
+    """Their values. What is made of them knows when the first of them ends (`expires_s`)."""
+    there = [one for one in certificates if one is not None]
+    ends_s = min((one.current.expires_s for one in there), default=inf)
     return {
-        "certificates_reloaded": certificates.reloads,
-        "certificates_unusable": bool(certificates.problem),
-    }  # fmt: skip
+        "certificates_reloaded": sum(one.reloads for one in there),
+        "certificates_unusable": any(one.problem for one in there),
+        "certificates_expire_timestamp_seconds": 0 if ends_s == inf else ends_s,
+    }

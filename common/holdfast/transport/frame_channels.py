@@ -4,6 +4,7 @@ for routers and clients.
 
 import asyncio
 import math
+import ssl
 import time
 from collections.abc import Callable
 from typing import NamedTuple, cast
@@ -11,6 +12,7 @@ from typing import NamedTuple, cast
 from google.rpc import code_pb2
 
 from holdfast.common.earliest import EarliestTimer
+from holdfast.common.writing import Write, writer_of
 from holdfast.frames import codec
 from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader, decode_refusal
 from holdfast.frames.hello import hello, read_welcome
@@ -19,6 +21,7 @@ from holdfast.transport.channels import CallFailedError, Metadata
 
 HANDSHAKE_SECONDS = 5.0
 ANSWER_SECONDS = 10.0  # to a ping
+GOODBYE_SECONDS = 1.0  # of TLS, for the server to hear that the connection ends
 _CODES = {number: name for name, number in code_pb2.Code.items()}
 _LOST = "The connection was lost."
 _CLOSED = "The connection was closed."
@@ -137,6 +140,7 @@ class FrameLink(asyncio.Protocol):
         self._large_bytes = 0  # of these, of large calls
         self.number = 0
         self._outgoing: list[bytes] = []
+        self._write: Write  # once there is a connection
         self._deadlines = EarliestTimer(self.loop, time.monotonic, self._end_overdue)
         self._is_paused = False  # the server does not read
         self.used_s = self.opened_s = time.monotonic()
@@ -183,6 +187,11 @@ class FrameLink(asyncio.Protocol):
             self._leave_window(call)
             self._send((codec.encode(codec.CANCEL, call.number),))
             self._send_queued()
+        self._leave_if_done()
+
+    def leave(self) -> None:
+        """Takes no more calls, and ends when those it has are answered."""
+        self.is_open = False
         self._leave_if_done()
 
     def close(self) -> None:
@@ -251,7 +260,7 @@ class FrameLink(asyncio.Protocol):
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
         if self._transport is not None and outgoing:
-            self._transport.writelines(outgoing)
+            self._write(outgoing)
 
     def _end_overdue(self, now_s: float) -> float:
         for call in [call for call in self._all_calls() if call.ends_s <= now_s]:
@@ -265,6 +274,7 @@ class FrameLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
+        self._write = writer_of(self._transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         self._transport.write(hello(self._expects, self._caller))
 
@@ -342,7 +352,7 @@ class FrameLink(asyncio.Protocol):
         self._leave_if_done()
 
     def _leave_if_done(self) -> None:
-        if not self.is_open and not self._calls and self._welcomed.done():
+        if not self.is_open and not self._calls and not self._queue and self._welcomed.done():
             self._lose(_LEAVING)
 
     def _watch_silence(self, pause_s: float) -> None:
@@ -403,9 +413,10 @@ def failure_of(frame: Frame) -> CallFailedError:
 
 
 async def connect(
-    host: str, port: int, make: Callable[[], FrameLink], timeout_s: float = HANDSHAKE_SECONDS
-) -> FrameLink:
-    """A link that takes calls; raises NoFramesError."""
+    host: str, port: int, make: Callable[[], FrameLink], timeout_s: float = HANDSHAKE_SECONDS,
+    tls: ssl.SSLContext | None = None,
+) -> FrameLink:  # fmt: skip
+    """A link that takes calls; raises NoFramesError. `tls`: None for none."""
     made: list[FrameLink] = []
 
     def make_one() -> FrameLink:
@@ -414,7 +425,10 @@ async def connect(
 
     try:
         async with asyncio.timeout(timeout_s):
-            _, link = await asyncio.get_running_loop().create_connection(make_one, host, port)
+            _, link = await asyncio.get_running_loop().create_connection(
+                make_one, host, port, ssl=tls, server_hostname=None if tls is None else host,
+                ssl_shutdown_timeout=None if tls is None else GOODBYE_SECONDS,
+            )  # fmt: skip
         await link.welcomed(timeout_s)
     except (OSError, TimeoutError, UnicodeError) as error:
         _close(made)

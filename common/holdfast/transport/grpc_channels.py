@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 import grpc
 import grpc.aio
 
+from holdfast.common.certificates import Pem
 from holdfast.common.metadata import DETAILS_KEY, FRAMES_KEY
 from holdfast.transport.channels import CallFailedError, Metadata
 
@@ -185,9 +186,9 @@ class GrpcChannels:
 
     def __init__(
         self, *, message_bytes_max: int, keepalive_s: int, connects_first: bool,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None] = lambda: None, tls: Pem | None = None,
     ) -> None:  # fmt: skip
-        """`check`: called before a channel is opened."""
+        """`check`: called before a channel is opened. `tls`: None for none."""
         self._options = [
             *_CHANNEL_OPTIONS,
             ("grpc.keepalive_time_ms", keepalive_s * 1000),
@@ -199,6 +200,8 @@ class GrpcChannels:
         self._connects_first = connects_first
         self._check = check
         self._servers: dict[str, _Server] = {}  # by address
+        self._former: list[_Server] = []  # with the certificates before these
+        self._tls = tls
 
     def __len__(self) -> int:
         return len(self._servers)
@@ -208,7 +211,7 @@ class GrpcChannels:
 
     @property
     def calls_under_way(self) -> int:
-        return sum(server.calls_under_way for server in self._servers.values())
+        return sum(server.calls_under_way for server in (*self._servers.values(), *self._former))
 
     @property
     def addresses(self) -> Collection[str]:
@@ -250,8 +253,20 @@ class GrpcChannels:
         used = [address for address, server in self._servers.items() if now_s - server.used_s <= UNUSED_S]
         await self.keep(used)
 
+    async def renew(self, tls: Pem) -> None:
+        """gRPC cannot change the certificates of a channel: calls from now on go over new ones. Those under way end on
+        the ones before, which are closed when the certificates change once more."""
+        oldest, self._former = self._former, list(self._servers.values())
+        self._servers.clear()
+        self._tls = tls
+        for server in oldest:
+            await server.close()
+
     async def close(self) -> None:
+        former, self._former = self._former, []
         await self._close(list(self._servers))
+        for server in former:
+            await server.close()
 
     async def _close(self, addresses: Collection[str]) -> None:
         for server in [self._servers.pop(address) for address in addresses]:
@@ -261,6 +276,11 @@ class GrpcChannels:
         server = self._servers.get(address)
         if server is None:
             self._check()
-            channel = grpc.aio.insecure_channel(address, options=self._options)
+            if self._tls is None:
+                channel = grpc.aio.insecure_channel(address, options=self._options)
+            else:
+                pem = self._tls
+                credentials = grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate)
+                channel = grpc.aio.secure_channel(address, credentials, options=self._options)
             server = self._servers[address] = _Server(channel)
         return server

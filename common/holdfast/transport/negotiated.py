@@ -15,6 +15,7 @@ from holdfast.common.service import Service
 from holdfast.transport.channels import Metadata, OutgoingCall
 from holdfast.transport.frame_channels import FrameCall, FrameLink, FramesAddress, NoFramesError, OnEnd, connect
 from holdfast.transport.grpc_channels import UNUSED_S, GrpcChannels
+from holdfast.transport.tls import TlsSource
 
 BACKOFF = Backoff(first_s=1.0, max_s=60.0)
 STEADY_S = 10.0  # a connection that is lost sooner counts as one that could not be made
@@ -64,13 +65,16 @@ class NegotiatedChannels:
 
     def __init__(
         self, *, message_bytes_max: int, keepalive_s: int, connects_first: bool, transport: Transport = "auto",
-        caller: str = "", check: Callable[[], None] = lambda: None,
+        caller: str = "", check: Callable[[], None] = lambda: None, tls: TlsSource | None = None,
     ) -> None:  # fmt: skip
-        """`transport`: `grpc` for gRPC alone. `caller`: who this is, for people who read a server's log; the others as
-        of `GrpcChannels`."""
+        """`transport`: `grpc` for gRPC alone. `caller`: who this is, for people who read a server's log. `tls`: None
+        for none; the others as of `GrpcChannels`."""
+        self._tls = tls
+        self._shown = None if tls is None else tls.current
         self._grpc = GrpcChannels(
-            message_bytes_max=message_bytes_max, keepalive_s=keepalive_s, connects_first=connects_first, check=check
-        )
+            message_bytes_max=message_bytes_max, keepalive_s=keepalive_s, connects_first=connects_first, check=check,
+            tls=None if self._shown is None else self._shown.pem,
+        )  # fmt: skip
         self._message_bytes_max = message_bytes_max
         self._keepalive_s = keepalive_s
         self._uses_frames = transport == "auto"
@@ -94,6 +98,8 @@ class NegotiatedChannels:
         return self._grpc.calls_under_way + under_way
 
     def call(self, address: str, path: str, data: bytes, metadata: Metadata | None, timeout_s: float) -> OutgoingCall:
+        if self._tls is not None:
+            self._use_newest(self._tls)
         link = self.link(address)
         if link is not None and link.takes(path):
             self._check()
@@ -114,6 +120,8 @@ class NegotiatedChannels:
     ) -> FrameCall | None:
         """A call for whose end nobody waits: `on_end` hears of it, later. None if there are no frames at the moment, or
         the call is not for them."""
+        if self._tls is not None:
+            self._use_newest(self._tls)
         link = self.link(address)
         if link is None or not link.takes(path) or len(data) > self._message_bytes_max:
             return None
@@ -159,6 +167,20 @@ class NegotiatedChannels:
         self._leaving.clear()
         await self._grpc.close()
 
+    def _use_newest(self, tls: TlsSource) -> None:
+        """What is under way ends on the connection that it began on; calls from now on go over others, which show the
+        newest certificate."""
+        newest = tls.current
+        if newest is self._shown:
+            return
+        self._shown = newest
+        for frames in self.frames.values():
+            if frames.link is not None and frames.link.is_open:
+                link, frames.link = frames.link, None
+                self._leaving.add(link)
+                link.leave()
+        self._connecting.spawn(self._grpc.renew(newest.pem))
+
     # --- frames -------------------------------------------------------------------------------------------------
 
     def _keep_links(self, addresses: Collection[str]) -> None:
@@ -200,8 +222,9 @@ class NegotiatedChannels:
         host = address.rpartition(":")[0].strip("[]")
         try:
             link = await connect(
-                host, port, lambda: FrameLink(name, self._caller, self._message_bytes_max, self._keepalive_s)
-            )
+                host, port, lambda: FrameLink(name, self._caller, self._message_bytes_max, self._keepalive_s),
+                tls=None if self._shown is None else self._shown.context,
+            )  # fmt: skip
         except NoFramesError as error:
             frames.failed()
             if not frames.was_reported:

@@ -3,6 +3,7 @@
 from prometheus_client import Counter
 
 from holdfast.serving.metrics import ServerMetrics
+from holdfast.serving.reloading import CERTIFICATE_GAUGES
 
 # What is read when somebody looks: the name of the gauge, and what it is.
 GAUGES = {
@@ -11,8 +12,7 @@ GAUGES = {
     "nodes_gone": "Nodes that have replicas and are away",
     "nodes_given_up": "Nodes that were away for too long and are being emptied, or are empty",
     "steps_left": "Steps of the plan under way that are not done",
-    "certificates_reloaded": "New certificates for etcd that were taken into use since the start",
-    "certificates_unusable": "1 while new files of certificates cannot be used, and the former are kept",
+    **CERTIFICATE_GAUGES,
     "map_is_current": "1 while etcd answers",
 }
 

@@ -8,7 +8,7 @@ import socket
 from holdfast.cluster.admin.node_answers import NodeAnswers
 from holdfast.cluster.admin.node_calls import NodeCalls
 from holdfast.cluster.admin.plans import PlanAdmin
-from holdfast.cluster.connect import connect
+from holdfast.cluster.connect import Certificates, connect
 from holdfast.cluster.etcd.api import Etcd
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.records import RebalancingRecord
@@ -37,15 +37,20 @@ class Rebalancer:
         self._stop_asked = asyncio.Event()
         self.metrics = Metrics()
         self.follower = MapFollower(self._etcd, config.cluster_name)
-        self._calls = NodeCalls()
+        self._certificates = Certificates(config)
+        self._calls = NodeCalls(self._certificates.to_brokers)
         store = MapStore(self._etcd, config.cluster_name)
         answers = NodeAnswers(self._calls, lambda: self.follower.map)
         plans = PlanAdmin(store, self.follower, answers)
         self._election = Election(self._etcd, self.follower, f"{socket.gethostname()}:{os.getpid()}")
         self._watcher = Watcher(config, store, self.follower, plans, self._election, self.metrics, dry_run=dry_run)
         candidacy = [] if dry_run else [self._election.run]
-        self._background = Service(self.follower.run, *candidacy, self._watcher.run)
-        self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
+        self._background = Service(
+            self.follower.run, *candidacy, self._watcher.run, self._certificates.keep_current
+        )  # fmt: skip
+        self._ops = OpsServer(
+            config.ops_host or config.host, config.ops_port, self.metrics, self.readiness, self._certificates.http
+        )
         self.metrics.watch(self._read_gauges)
 
     @property
@@ -101,6 +106,6 @@ class Rebalancer:
             "nodes_gone": len(record.gone),
             "nodes_given_up": len(record.given_up),
             "steps_left": self._watcher.steps_left,
-            **certificate_gauges(self._etcd.certificates),
+            **certificate_gauges([*self._certificates.all, self._etcd.certificates]),
             "map_is_current": self.follower.is_current,
         }

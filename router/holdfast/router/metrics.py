@@ -1,6 +1,7 @@
 """What a router counts, for Prometheus."""
 
 from holdfast.serving.metrics import CallMetrics, MethodMetrics, ServerMetrics
+from holdfast.serving.reloading import CERTIFICATE_GAUGES
 
 # What is read when somebody looks: the name of the gauge, and what it is.
 GAUGES = {
@@ -12,8 +13,7 @@ GAUGES = {
     "attempts_repeated": "Calls sent to a broker again: redirects, lost connections and silent leaders",
     "claims_released": "Claims given back because their caller had gone",
     "claims_not_released": "Claims that should have been given back and were left to their leases",
-    "certificates_reloaded": "New certificates for etcd that were taken into use since the start",
-    "certificates_unusable": "1 while new files of certificates cannot be used, and the former are kept",
+    **CERTIFICATE_GAUGES,
     "map_revision": "Revision of the partition map",
     "map_is_current": "1 while etcd answers; 0 while the last known map is used",
     "map_shards": "Shards in the map",

@@ -11,7 +11,7 @@ from holdfast.cluster.admin.backups import ClusterBackups
 from holdfast.cluster.admin.cluster_service import ClusterAdmin
 from holdfast.cluster.admin.node_answers import NodeAnswers
 from holdfast.cluster.admin.node_calls import NodeCalls
-from holdfast.cluster.connect import connect
+from holdfast.cluster.connect import Certificates, connect
 from holdfast.cluster.etcd.api import Etcd
 from holdfast.cluster.map.follower import MapFollower
 from holdfast.cluster.map.partition_map import PartitionMap
@@ -32,6 +32,7 @@ from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
 from holdfast.serving.memory import give_back_memory, keep_little_memory
 from holdfast.serving.open_files import allow_many_files, connections_allowed
+from holdfast.serving.openness import report_openness
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.refusals import etcd_unavailable
 from holdfast.serving.reloading import certificate_gauges
@@ -77,7 +78,10 @@ class Router:
                     loop.add_signal_handler(signum, self.ask_to_stop)
             gc.set_threshold(*GC_THRESHOLDS)
             keep_little_memory()
+            self._certificates = await asyncio.to_thread(Certificates, self._config)
             self._build(self._etcd or connect(self._config))
+            self._background.spawn(self._certificates.keep_current(), "certificates")
+            self._background.spawn(report_openness(self._config), "openness")
             self._background.spawn(self._follower.run(), "map")
             self.port = await self._rpc.start(self._config.host, self._config.port)
             self.frames_port = self._rpc.frames_port
@@ -104,11 +108,12 @@ class Router:
             wait_bytes_max=min(config.wait_bytes_max, config.bytes_in_flight_max // 2),
         )
         self._channels = NegotiatedChannels(
-            message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True, caller="router"
-        )
+            message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True, caller="router",
+            tls=self._certificates.to_brokers,
+        )  # fmt: skip
         self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission)
         self._releases = Releases(self._forwarder)
-        self._node_calls = NodeCalls()
+        self._node_calls = NodeCalls(self._certificates.to_brokers)
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
         store = MapStore(etcd, config.cluster_name)
         admin = ClusterAdmin(store, follower, answers, answers.hand_over)
@@ -139,9 +144,11 @@ class Router:
         )
         self._rpc = RouterServer(
             self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
-            frames_at=self._frames_at(), whole_calls=self._gateway.whole_calls,
+            frames_at=self._frames_at(), whole_calls=self._gateway.whole_calls, tls=self._certificates.listening,
         )  # fmt: skip
-        self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
+        self._ops = OpsServer(
+            config.ops_host or config.host, config.ops_port, self.metrics, self.readiness, self._certificates.http
+        )
         self.metrics.watch(self._read_gauges)
 
     async def run(self) -> BaseException | None:
@@ -190,7 +197,7 @@ class Router:
         """All routers of a cluster answer alike, and stand behind one address."""
         if self._config.frames == "off":
             return None
-        return FramesAt(self._config.frames_port, self._name)
+        return FramesAt(self._config.frames_port, self._name, self._config.frames_host)
 
     def _name(self) -> str:
         cluster = self._follower.map.cluster
@@ -269,7 +276,7 @@ class Router:
             "attempts_repeated": self._forwarder.repeated,
             "claims_released": self._releases.released,
             "claims_not_released": self._releases.given_up,
-            **certificate_gauges(self._etcd.certificates if self._etcd is not None else None),
+            **certificate_gauges([*self._certificates.all, self._etcd.certificates if self._etcd else None]),
             "map_revision": table.revision,
             "map_is_current": self._follower.is_current,
             "map_shards": len(table.shards),

@@ -17,6 +17,7 @@ from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError, internal_error
 from holdfast.serving.request_limits import request_limit
 from holdfast.serving.served import Answer, CallContext, Carried, CompletedCall, Served
+from holdfast.serving.tls import Listening
 from holdfast.transport.channels import CallFailedError
 
 _log = get_logger(__name__)
@@ -45,13 +46,14 @@ class RouterServer(CallServer):
         readiness: Callable[[], tuple[bool, str]],
         frames_at: FramesAt | None = None,
         whole_calls: WholeCalls | None = None,
+        tls: Listening | None = None,
     ) -> None:
         """`batch_bytes_max`: what brokers take. Here it counts for the whole call: whether that is too large must not
         depend on the shards of its items. `whole_calls`: carries out what comes in frames, as far as it can."""
         self._handler = handler
         self._whole_calls = whole_calls
         self._metrics = metrics
-        super().__init__(limits, readiness, self._refuse, frames_at)
+        super().__init__(limits, readiness, self._refuse, frames_at, tls)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
             limit = request_limit(method.name, method.request, large_bytes_max=batch_bytes_max)

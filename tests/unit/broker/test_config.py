@@ -121,11 +121,14 @@ TLS = dict.fromkeys(("peer_certificate", "peer_key", "peer_authority"), "file.pe
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "broker-1.internal"])
 def test_where_strangers_can_reach_it_a_node_has_others_prove_who_they_are(host: str) -> None:
-    (problem,) = problems({**MEMBER, "host": host})
+    # Whether clients have to is another question.
+    member: dict[str, object] = {**MEMBER, "host": host, "insecure": "on"}
+    (problem,) = problems(member)
     assert problem.startswith("cluster_secret_file = ")
     for proof in ({"cluster_secret": SECRET}, {"cluster_secret_file": "secret"}, TLS):
-        assert load_config(None, {**MEMBER, "host": host, **proof}, {}).proves_peers
-    assert not load_config(None, {"host": host}, {}).proves_peers, "a node alone has no peers"
+        assert load_config(None, {**member, **proof}, {}).proves_peers
+    assert not load_config(None, {"host": host, "insecure": "on"}, {}).proves_peers, "a node alone has no peers"
+    assert load_config(None, {**member, "peer_host": "127.0.0.1"}, {}).proves_peers is False, "nobody else reaches that"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])

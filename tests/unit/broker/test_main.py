@@ -65,7 +65,16 @@ def test_data_that_were_set_aside(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x" * 32)
     (tmp_path / "n1.toml").write_text('cluster_secret_file = "secret"\n' + NODES)
     code, said = end_of(
-        tmp_path, "broker", "--config", "n1.toml", "--data-dir", "n1-data", "--rebuild", "--json", *nowhere
+        tmp_path,
+        "broker",
+        "--config",
+        "n1.toml",
+        "--data-dir",
+        "n1-data",
+        "--rebuild",
+        "--json",
+        "--insecure",
+        *nowhere,
     )
     assert code == 1
     lines = json_lines(said)
@@ -84,7 +93,7 @@ def test_nothing_is_set_aside_where_there_is_nobody_to_get_it_from(tmp_path: Pat
 
 def test_a_node_that_strangers_can_reach_needs_a_secret(tmp_path: Path) -> None:
     (tmp_path / "n1.toml").write_text(NODES)
-    code, said = end_of(tmp_path, "broker", "--config", "n1.toml", "--host", "0.0.0.0", "--json")
+    code, said = end_of(tmp_path, "broker", "--config", "n1.toml", "--host", "0.0.0.0", "--insecure", "--json")
     assert code == 2
     [line] = json_lines(said)
     assert "cluster_secret_file" in line["error"]["message"]

@@ -268,10 +268,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 @pytest.mark.parametrize("command", ["dev", "broker"])
 def test_a_server_command_passes_on_the_flags_that_were_given(command: str, stand_in: StandIn, tmp_path: Path) -> None:
     started = stand_in(command)
-    flags = ["--host=0.0.0.0", "--port=0", "--ops-port=7503", "--log-level=debug", "--log-format=console"]
+    flags = ["--host=0.0.0.0", "--port=0", "--ops-port=7503", "--log-level=debug", "--log-format=console", "--insecure"]
     given = {
         "data_dir": tmp_path, "host": "0.0.0.0", "port": 0, "ops_port": 7503, "log_level": "debug",
-        "log_format": "console",
+        "log_format": "console", "insecure": "on",
     }  # fmt: skip
     assert main([command]) == 7, "the server's exit code is the command's"
     assert main([command, "--data-dir", str(tmp_path), "--config", "h.toml", *flags]) == 7

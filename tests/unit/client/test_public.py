@@ -59,7 +59,7 @@ MODELS = [
     "Overlap", "Plan", "PlanProgress", "PlanStep", "QueuePage", "QueuePolicy", "QueueRoute", "QueueSet",
     "QueueSettings", "QueueSettingsPage", "QueueStats", "Rebalancing", "Released", "ReplicaHash", "ReplicaInfo",
     "ReplicaRole", "RetryPolicy", "RetryShape", "Schedule", "ScheduleInfo", "SchedulePage", "ShardHash", "ShardLeader",
-    "StepState", "TaskError", "TaskFilter", "TaskInfo", "TaskPage", "TaskState", "TaskUpdate", "TenantPolicy",
+    "StepState", "TaskError", "TaskFilter", "TaskInfo", "TaskPage", "TaskState", "TaskUpdate", "TenantPolicy", "Tls",
     "Topology", "Transferred", "TypeLatency", "UniqueScope", "Updated", "WorkerInfo", "WorkerPage", "WorkerState",
 ]  # fmt: skip
 ENUMS = [

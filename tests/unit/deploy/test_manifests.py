@@ -208,7 +208,7 @@ MISTAKES = {
         "container prune: Expected a variable for $(BACKUP_TARGET) of its command, but there is none."),
     "others_pruned": Mistake(BACKUP, "JOB containers 0 args 2", "s3://example-backups/others",
         "container create: Expected all containers of its pod to have the target s3://example-backups/hold"),
-    "unmounted_backup_key": Mistake(BACKUP, "JOB initContainers 0 volumeMounts 0", GONE,
+    "unmounted_backup_key": Mistake(BACKUP, "JOB initContainers 0 volumeMounts name=backup-key", GONE,
         "create: Expected /etc/holdfast/backup-key/key of --encrypt in a mounted volume, but it is"),
     "missing_backup_key": Mistake(BACKUP, "metadata annotations secret-made-elsewhere/holdfast-backup-key", GONE,
         "CronJob holdfast-backup: Expected Secret holdfast-backup-key among the manifests"),

@@ -12,17 +12,30 @@ class UnusableError(Exception):
     pass
 
 
-def reloaded(*paths: Path) -> Reloaded[str]:
-    def make() -> str:
+class Made(str):
+    """What is made of files knows until when it is good."""
+
+    expires_s = 1e9
+
+
+def reloaded(*paths: Path) -> Reloaded[Made]:
+    def make() -> Made:
         try:
             text = "".join(path.read_text() for path in paths)
         except OSError as error:
             raise UnusableError("gone") from error
         if "broken" in text:
             raise UnusableError("broken")
-        return text
+        return Made(text)
 
     return Reloaded("test", [*paths, None], make, errors=UnusableError)
+
+
+def shown(*found: Reloaded[Made] | None) -> tuple[float, ...]:
+    gauges = certificate_gauges(found)
+    return tuple(
+        gauges[f"certificates_{name}"] for name in ("reloaded", "unusable", "expire_timestamp_seconds")
+    )  # fmt: skip
 
 
 def test_a_file_that_changes_is_read_anew(tmp_path: Path) -> None:
@@ -58,15 +71,15 @@ def test_what_cannot_be_used_leaves_the_last_good_one(tmp_path: Path) -> None:
         change()
         assert not found.poll()
         assert found.current == "one+"
-        assert certificate_gauges(found) == {"certificates_reloaded": 0, "certificates_unusable": 1}
+        assert shown(found) == (0, 1, 1e9)
     assert found.problem == "gone"
     assert not found.poll(), "it is tried again when the files change, and not before"
     file.write_text("two")
     assert (found.poll(), found.current, found.problem) == (True, "two+", "")
-    assert certificate_gauges(found) == {"certificates_reloaded": 1, "certificates_unusable": 0}
+    assert shown(found, None) == (1, 0, 1e9)
 
 
 def test_at_the_start_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnusableError):
         reloaded(tmp_path / "nothing")
-    assert certificate_gauges(None) == {"certificates_reloaded": 0, "certificates_unusable": 0}
+    assert shown(None) == (0, 0, 0), "there are none"

@@ -33,6 +33,7 @@ from holdfast.serving.refusals import (
 from holdfast.serving.request_limits import parse, request_limit
 from holdfast.serving.served import Answer, CallContext, Served
 from holdfast.serving.statuses import status_of
+from holdfast.serving.tls import Listening
 from holdfast.storage.rocksdb import StateDamagedError
 
 SUB_SERVICES = {"DeadLetters": "dead_letters", "Queues": "queues", "Schedules": "schedules"}  # of a shard's service
@@ -63,12 +64,13 @@ class RpcServer:
         payload_bytes_max: int | None = None,
         readiness: Callable[[], tuple[bool, str]],
         frames_at: FramesAt | None = None,
+        tls: Listening | None = None,
     ) -> None:
         self._shards = shards
         self._batch_bytes_max = batch_bytes_max
         self._payload_bytes_max = payload_bytes_max
         self._metrics = metrics
-        self._server = CallServer(limits, readiness, self._refuse, frames_at)
+        self._server = CallServer(limits, readiness, self._refuse, frames_at, tls)
         # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
         served: list[tuple[Any, object | None]] = [
             (pb, None),

@@ -6,7 +6,7 @@ nodes, settings of queues.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.broker.api.internal import InternalService
@@ -43,6 +43,7 @@ from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.reloading import Reloaded
 from holdfast.storage.data_dir import DataDir
+from holdfast.transport.tls import TlsSource
 from holdfast_queue import version
 
 LEASE_SECONDS: Final = 10
@@ -71,6 +72,7 @@ class MappedCluster(PeerCluster):
         etcd: Etcd,
         services: ShardServices,
         metrics: Metrics,
+        to_brokers: TlsSource | None,
     ) -> None:
         super().__init__(host, commit_loop, wire)
         self._config = config
@@ -83,7 +85,7 @@ class MappedCluster(PeerCluster):
         self.follower.on_change.append(self._take)
         self._reconciler = ShardReconciler(host, self.store, cluster_view, self._identities)
         self._queues = QueueReconciler(host, self.store, cluster_view)
-        self._calls = NodeCalls()
+        self._calls = NodeCalls(to_brokers)
         answers = NodeAnswers(self._calls, lambda: cluster_view.map)
         self._answers = answers
         self._own = OwnRecord()
@@ -109,7 +111,8 @@ class MappedCluster(PeerCluster):
     async def start(self) -> int:
         """Listens for the other nodes; returns the port."""
         port = await self._wire.start()
-        self._peer_address = self._config.advertise_peer_address or f"{self._config.host}:{port}"
+        host = self._config.peer_host or self._config.host
+        self._peer_address = self._config.advertise_peer_address or f"{host}:{port}"
         return port
 
     def announce(self, address: str, ops_address: str) -> None:
@@ -283,13 +286,9 @@ class MappedCluster(PeerCluster):
         return {name: peer.identity for name, peer in self.connected().items()}
 
     @property
-    def certificates(self) -> list[Reloaded[Any]]:
+    def certificates(self) -> Sequence[Reloaded[Any] | None]:
         """Of the peers and of etcd, if there are any."""
-        return [
-            certificate
-            for certificate in (self._peers.certificates, self._etcd.certificates)
-            if certificate is not None
-        ]
+        return self._peers.certificates, self._etcd.certificates
 
 
 def mapped_wire(config: BrokerConfig, node_id: str, source: TimeSource, evidence: ClockEvidence) -> PeerWire:

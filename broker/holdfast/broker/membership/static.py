@@ -6,7 +6,7 @@ brings them in line with the list, one change at a time.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,8 @@ class StaticCluster(PeerCluster):
         self._changed.set()
 
     @property
-    def certificates(self) -> list[Reloaded[Any]]:
-        return [] if self._peers.certificates is None else [self._peers.certificates]
+    def certificates(self) -> Sequence[Reloaded[Any] | None]:
+        return (self._peers.certificates,)
 
     async def run(self) -> None:
         """Founds the cluster, if that is this node's part and has not been done, and lets its clock be heard."""

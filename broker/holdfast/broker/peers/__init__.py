@@ -24,7 +24,7 @@ from holdfast.broker.peers.bodies import BodyError, Packed, pack, pack_within, u
 from holdfast.broker.peers.identities import identity_of, name_of, node_list_digest
 from holdfast.broker.peers.reasons import PeerError, Reason
 from holdfast.broker.peers.records import PeerCounters, PeerLimits
-from holdfast.broker.peers.tls import PeerTls, PeerTlsError
+from holdfast.broker.peers.tls import PeerTls
 from holdfast.broker.peers.transport import PeerInfo, Peers
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "PeerInfo",
     "PeerLimits",
     "PeerTls",
-    "PeerTlsError",
     "Peers",
     "Reason",
     "identity_of",

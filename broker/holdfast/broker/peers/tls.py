@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.common.certificates import CertificateError, PemFiles, names_of
 from holdfast.serving.reloading import Reloaded
 
-
-class PeerTlsError(Exception):
-    """The certificate, its key or the authority cannot be used."""
+_FILES = "a certificate, its key and an authority"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +24,20 @@ class PeerTls:
     authority: Path  # whose certificates are trusted, PEM
 
     def contexts(self) -> "PeerContexts":
-        """Reads the files: not for the event loop."""
-        return PeerContexts(self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT))
+        """Reads the files: not for the event loop. Raises CertificateError."""
+        files = PemFiles(self.authority, self.certificate, self.key)
+        accepting, dialling = (
+            files.context(side, what=_FILES) for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
+        )
+        for context in (accepting, dialling):
+            context.minimum_version = ssl.TLSVersion.TLSv1_3  # both ends are ours
+            context.check_hostname = False  # names of nodes are checked, not of hosts
+            context.verify_mode = ssl.CERT_REQUIRED
+        return PeerContexts(accepting, dialling, files.read(what=_FILES).expires_s)
 
     def reloaded(self) -> Reloaded["PeerContexts"]:
         """The same, made anew when the files change. Connections that are there go on with what they began with."""
-        return Reloaded("peers", [self.certificate, self.key, self.authority], self.contexts, errors=PeerTlsError)
-
-    def _context(self, side: int) -> ssl.SSLContext:
-        context = ssl.SSLContext(side)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3  # both ends are ours
-        context.check_hostname = False  # names of nodes are checked, not of hosts
-        context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_cert_chain(self.certificate, self.key, password=_no_password)
-            context.load_verify_locations(self.authority)
-        except (OSError, ValueError) as error:
-            raise PeerTlsError(
-                f"Expected a certificate, its key and an authority in {self.certificate}, {self.key} and "
-                f"{self.authority}, but they cannot be used: {error}."
-            ) from error
-        return context
+        return Reloaded("peers", [self.certificate, self.key, self.authority], self.contexts, errors=CertificateError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +46,9 @@ class PeerContexts:
 
     accepting: ssl.SSLContext
     dialling: ssl.SSLContext
-
-
-def _no_password() -> str:
-    """Instead of asking on the terminal, where nobody may be."""
-    raise ValueError("the key is protected by a password")
+    expires_s: float
 
 
 def certified_names(certificate: Mapping[str, Any]) -> Set[str]:
     """The names, in small letters, that a checked certificate (of `getpeercert`) was issued for."""
-    names = {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
-    names |= {value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"}
-    return {name.lower() for name in names}
+    return {name.lower() for name in names_of(certificate)}

@@ -30,9 +30,8 @@ from holdfast.broker.peers.records import OwnSide, PeerCounters, PeerLimits, War
 from holdfast.broker.peers.tls import PeerContexts, PeerTls
 from holdfast.broker.peers.words import WORD, EmptyQuery, Expectation, Hello, objection
 from holdfast.common.service import Service
-from holdfast.serving import reloading
 from holdfast.serving.logs import get_logger
-from holdfast.serving.reloading import Reloaded
+from holdfast.serving.reloading import Reloaded, keep_current
 
 _LAST_WORDS_S: Final = 1.0  # for what was sent just before `stop`
 _NUMBERS: Final = 2**32
@@ -112,14 +111,14 @@ class Peers:
     # --- life -------------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int) -> int:
-        """Listens and begins to dial; returns the port. Raises OSError or `PeerTlsError`; then nothing is running."""
+        """Listens and begins to dial; returns the port. Raises OSError or `CertificateError`; then nothing runs."""
         self.certificates = await asyncio.to_thread(self._tls.reloaded) if self._tls else None
         acceptor = Acceptor(self, self._background)
         port = await acceptor.start(host, port)
         self._acceptor = acceptor
         self._is_running = True
         if self.certificates is not None:
-            self._background.spawn(_keep_current(self.certificates), "peers certificates")
+            self._background.spawn(keep_current([self.certificates]), "peers certificates")
         for name in self._addresses:
             self._begin_to_dial(name)
         return port
@@ -403,10 +402,3 @@ class Peers:
     def _notify_change(self) -> None:
         self._change_planned = False
         self._listener.peers_changed()
-
-
-async def _keep_current(certificates: Reloaded[PeerContexts]) -> None:
-    """New connections are made with new certificates; those that are there go on."""
-    while True:
-        await asyncio.sleep(reloading.POLL_SECONDS)
-        await asyncio.to_thread(certificates.poll)

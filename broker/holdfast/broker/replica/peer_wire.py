@@ -83,7 +83,7 @@ class PeerWire:
         """Listens and begins to dial; returns the port."""
         assert self._node is not None, "somebody has to hear"
         _warn_of_claims(self._config)
-        return await self.peers.start(self._config.host, self._config.peer_port)
+        return await self.peers.start(self._config.peer_host or self._config.host, self._config.peer_port)
 
     async def stop(self) -> None:
         await self.calls.stop()

@@ -15,7 +15,7 @@ import typer.main
 
 import holdfast_queue
 from holdfast.cli import output, records
-from holdfast.cli.commands.shared import Json, epilog
+from holdfast.cli.commands.shared import Json, add_connection_options, epilog
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
 
 # Which file of this folder has commands and groups of which names, in the order of the help. A group may be in several.
@@ -59,6 +59,7 @@ def make_app(files: Iterable[str] = FILES) -> typer.Typer:
     for file in files:
         importlib.import_module(f"{__package__}.{file}").add_to(app)
     app.command(epilog=epilog("holdfast version --json"))(version)
+    add_connection_options(app)
     return app
 
 

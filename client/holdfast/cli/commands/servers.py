@@ -17,6 +17,10 @@ OpsPort = Annotated[
     int | None, typer.Option("--ops-port", help="The HTTP port of /metrics, /livez and /readyz; 0 takes a free one.")
 ]
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.")]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Listen beyond this machine although anybody who reaches it may do everything."),
+]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
 ServerJson = Annotated[bool, typer.Option("--json", help="Log as JSON; print errors as JSON, on standard error.")]
@@ -46,6 +50,7 @@ def dev(
     port: Port = None,
     ops_port: OpsPort = None,
     config: Config = None,
+    insecure: Insecure = False,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     as_json: ServerJson = False,
@@ -56,7 +61,7 @@ def dev(
     Tasks are kept in a directory under the current one and survive a restart.
     Flags win over the environment (HOLDFAST_PORT and so on), which wins over the file. Ctrl-C stops it.
     """
-    overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
+    overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, insecure=insecure, as_json=as_json)
     return servers.run_dev(config, overrides, as_json=as_json)
 
 
@@ -66,6 +71,7 @@ def broker(
     port: Port = None,
     ops_port: OpsPort = None,
     config: Config = None,
+    insecure: Insecure = False,
     node_name: NodeName = None,
     zone: Zone = None,
     etcd_endpoints: EtcdEndpoints = None,
@@ -85,7 +91,7 @@ def broker(
     With --rebuild it starts empty and is rebuilt by its peers: for a node whose data are damaged or gone.
     The old data stay beside the new, in a directory whose name ends with .damaged and the time.
     """
-    overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, as_json=as_json)
+    overrides = _overrides(data_dir, host, port, ops_port, log_level, log_format, insecure=insecure, as_json=as_json)
     overrides |= given_settings(
         node_name=node_name, zone=zone, etcd_endpoints=etcd_endpoints, cluster_name=cluster_name
     )
@@ -97,6 +103,7 @@ def router(
     port: Port = None,
     ops_port: OpsPort = None,
     config: Config = None,
+    insecure: Insecure = False,
     etcd_endpoints: EtcdEndpoints = None,
     cluster_name: ClusterName = None,
     log_level: LogLevel = None,
@@ -110,7 +117,7 @@ def router(
     With etcd away it goes on with what it knows.
     Flags win over the environment (HOLDFAST_PORT and so on), which wins over the file. SIGTERM stops it gracefully.
     """
-    overrides = _overrides(None, host, port, ops_port, log_level, log_format, as_json=as_json)
+    overrides = _overrides(None, host, port, ops_port, log_level, log_format, insecure=insecure, as_json=as_json)
     overrides |= given_settings(etcd_endpoints=etcd_endpoints, cluster_name=cluster_name)
     return servers.run_router(config, overrides, as_json=as_json)
 
@@ -123,6 +130,7 @@ def _overrides(
     log_level: str | None,
     log_format: str | None,
     *,
+    insecure: bool,
     as_json: bool,
 ) -> dict[str, object]:
     """The flags that were given, by the name of their setting."""
@@ -133,6 +141,7 @@ def _overrides(
         ops_port=ops_port,
         log_level=log_level,
         log_format="json" if as_json and log_format is None else log_format,
+        insecure="on" if insecure else None,
     )
 
 
@@ -152,6 +161,6 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog=epilog(*of_broker))(broker)
     examples = (
         "holdfast router --config /etc/holdfast/router.toml --log-format json",
-        "holdfast router --host 0.0.0.0 --etcd-endpoints etcd1:2379,etcd2:2379",
+        "holdfast router --etcd-endpoints etcd1:2379,etcd2:2379",
     )
     app.command(epilog=epilog(*examples))(router)

@@ -1,5 +1,6 @@
 """Options that many commands have, how help texts end, and how problems with parts of a command are told."""
 
+import functools
 import inspect
 import os
 import sys
@@ -8,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from holdfast.cli import calls, options, output, records, times
+from holdfast.cli import calls, connecting, options, output, records, times
 from holdfast.cli.problems import EXIT_CODE_MEANINGS, CommandFailed, ExitCode, Problem, problem_of, usage
 from holdfast.client import Rejected, TaskInfo
 from holdfast.client.aio import DEFAULT_ADDRESS
@@ -90,6 +91,45 @@ def with_options(added_options: Mapping[str, Any]) -> Callable[[Callable[..., T]
         return command
 
     return add
+
+
+_TLS_OPTIONS = {
+    "tls_ca": Annotated[
+        str | None, typer.Option("--tls-ca", metavar="FILE", help="TLS: who signs the servers' certificates, in PEM.")
+    ],
+    "tls_cert": Annotated[
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="A certificate to show to the servers, in PEM.")
+    ],
+    "tls_key": Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="The key of --tls-cert, in PEM.")],
+}
+
+
+def add_connection_options(app: typer.Typer) -> None:
+    """To every command that has an address: how the server there is spoken to."""
+    for command in app.registered_commands:
+        callback = command.callback
+        if callback is not None and "address" in inspect.signature(callback).parameters:
+            command.callback = _connected(callback)
+    for below in app.registered_groups:
+        if below.typer_instance is not None:
+            add_connection_options(below.typer_instance)
+
+
+def _connected(command: Callable[..., T]) -> Callable[..., T]:
+    if hasattr(command, "is_connected"):  # groups are kept while trees are made anew
+        return command
+
+    @functools.wraps(command)
+    def connected(
+        *given: Any, tls_ca: str | None = None, tls_cert: str | None = None, tls_key: str | None = None, **named: Any
+    ) -> T:
+        with connecting.using(tls_ca, tls_cert, tls_key):
+            return command(*given, **named)
+
+    vars(connected)["is_connected"] = True
+    # What `wraps` took over has no place for them.
+    vars(connected)["__signature__"] = inspect.signature(command)
+    return with_options(_TLS_OPTIONS)(connected)
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str | None) -> T | None:

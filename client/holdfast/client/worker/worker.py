@@ -15,6 +15,7 @@ from holdfast.client._leaders import check_address
 from holdfast.client._options import checked_transport, limit_s
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import Holdfast
+from holdfast.client.tls import Tls, checked_tls
 from holdfast.client.worker.ops import OpsServer
 from holdfast.client.worker.session import Session, SessionSettings, WorkerReport
 from holdfast.client.worker.stopping import StopRequest
@@ -39,7 +40,7 @@ class Worker:
     When it is told to stop it claims nothing more and lets handlers finish; what is not finished when four fifths of
     the `grace` period have passed is interrupted and given back without spending an attempt.
 
-    `address`, `direct` and `transport` are those of the app unless given.
+    `address`, `direct`, `transport` and `tls` are those of the app unless given.
 
     With `ops_port` it shows /livez, /readyz and /metrics over HTTP on `ops_host`; 0 takes a free port. Failed attempts
     are logged with their tracebacks, whose last line is the text of the exception; without `log_tracebacks` only with
@@ -57,6 +58,7 @@ class Worker:
         address: str | None = None,
         direct: bool | None = None,
         transport: str | None = None,
+        tls: Tls | None = None,
         ops_port: int | None = None,
         ops_host: str = "127.0.0.1",
         log_tracebacks: bool = True,
@@ -87,6 +89,7 @@ class Worker:
         self._ops_host, self._ops_port = ops_host, ops_port
         self._direct = app.direct if direct is None else direct
         self.transport = checked_transport(app.transport if transport is None else transport)
+        self._tls = checked_tls(app.tls if tls is None else tls)
         self._stop = StopRequest()
 
     @property
@@ -115,7 +118,9 @@ class Worker:
         """The same as a coroutine, without looking at signals. Cancelling it ends it at once: leases then run out."""
         self._stop.attach(asyncio.get_running_loop())
         settings, direct, transport = self._settings, self._direct, self.transport
-        async with AsyncClient(settings.address, retry=False, direct=direct, transport=transport) as client:
+        async with AsyncClient(
+            settings.address, retry=False, direct=direct, transport=transport, tls=self._tls
+        ) as client:
             session = Session(self._settings, client, self._stop)
             async with self._shown(session):
                 return await session.run()

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from holdfast.common.metadata import DETAILS_KEY
+from holdfast.transport.tls import ChannelTls, TlsSource
 
 _CHANNELS_MAX: Final = 256
 _OPTIONS: Final = (
@@ -43,11 +44,16 @@ class NodeCallError(Exception):
 class NodeCalls:
     """Channels to nodes, opened when they are first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsSource | None) -> None:
+        """`tls`: None for none."""
+        self._tls = tls
+        self._shown: ChannelTls | None = None  # what the channels were opened with
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._former: list[grpc.aio.Channel] = []  # with the certificates before these: calls may be under way
 
     async def close(self) -> None:
-        channels, self._channels = list(self._channels.values()), {}
+        channels, self._channels = [*self._channels.values(), *self._former], {}
+        self._former = []
         for channel in channels:
             await channel.close()
 
@@ -61,6 +67,8 @@ class NodeCalls:
         timeout_s: float,
     ) -> ResponseT:
         """Asks once."""
+        if self._tls is not None and self._tls.current is not self._shown:
+            await self._use_newest(self._tls.current)
         channel = self._channels.get(address)
         if channel is None:
             channel = await self._open(address)
@@ -76,8 +84,22 @@ class NodeCalls:
         while len(self._channels) >= _CHANNELS_MAX:
             oldest = next(iter(self._channels))
             await self._channels.pop(oldest).close()
-        channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        if self._shown is None:
+            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            pem = self._shown.pem
+            credentials = grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate)
+            channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+        self._channels[address] = channel
         return channel
+
+    async def _use_newest(self, tls: ChannelTls) -> None:
+        """gRPC cannot change the certificates of a channel."""
+        self._shown = tls
+        oldest, self._former = self._former, list(self._channels.values())
+        self._channels.clear()
+        for channel in oldest:
+            await channel.close()
 
 
 def _error_of(address: str, status: grpc.aio.AioRpcError) -> NodeCallError:

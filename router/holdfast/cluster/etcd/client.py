@@ -39,6 +39,7 @@ from holdfast.cluster.etcd.api import (
 from holdfast.cluster.etcd.messages import WatchReader, commit_request, page_request, range_of, row_of
 from holdfast.cluster.etcd.problems import NO_ANSWER, Cause, EtcdProblem, judge
 from holdfast.common.backoff import Backoff
+from holdfast.common.certificates import CertificateError, PemFiles
 from holdfast.proto.etcd import etcd_pb2 as pb
 from holdfast.serving import reloading
 from holdfast.serving.logs import get_logger
@@ -52,6 +53,7 @@ _BACKOFF = Backoff(first_s=0.05, max_s=0.3)  # within a call, whose time is shor
 _LONG_BACKOFF = Backoff(first_s=0.05, max_s=2.0)  # of what waits an outage out
 _STEADY_S = 5.0  # a watch that lived that long was a good one: the next pause is short again
 _CLOSED = "The client of etcd is closed."
+_FILES = "an authority, a certificate and its key for etcd"
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     (
@@ -85,6 +87,14 @@ _Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdCredentials:
+    """What was made of the files."""
+
+    of_channels: grpc.ChannelCredentials
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EtcdTls:
     """Files in PEM. Without an authority, those count that gRPC knows; without a certificate, we show none."""
 
@@ -92,34 +102,23 @@ class EtcdTls:
     certificate: Path | None = None
     key: Path | None = None
 
-    def credentials(self) -> grpc.ChannelCredentials:
+    def credentials(self) -> EtcdCredentials:
         """Reads the files: not for the event loop."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        files = PemFiles(self.authority, self.certificate, self.key)
         try:
             # gRPC finds out at the first handshake, and does not say what is wrong: so they are tried here.
-            if self.authority is not None:
-                context.load_verify_locations(self.authority)
-            if self.certificate is not None or self.key is not None:
-                context.load_cert_chain(self.certificate or "", self.key, password=_no_password)
-            authority, key, certificate = (
-                path.read_bytes() if path is not None else None for path in (self.authority, self.key, self.certificate)
-            )
-        except (OSError, ValueError) as error:
-            raise EtcdRefusedError(
-                f"Expected an authority, a certificate and its key for etcd in {self.authority}, {self.certificate} "
-                f"and {self.key}, but they cannot be used: {error}."
-            ) from error
-        return grpc.ssl_channel_credentials(authority, key, certificate)
+            files.context(ssl.PROTOCOL_TLS_CLIENT, what=_FILES)
+            pem = files.read(what=_FILES)
+        except CertificateError as error:
+            raise EtcdRefusedError(str(error)) from error
+        return EtcdCredentials(
+            grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate), pem.expires_s
+        )  # fmt: skip
 
-    def reloaded(self) -> Reloaded[grpc.ChannelCredentials]:
+    def reloaded(self) -> Reloaded[EtcdCredentials]:
         """The same, made anew when the files change."""
         paths = [self.authority, self.certificate, self.key]
         return Reloaded("etcd", paths, self.credentials, errors=EtcdRefusedError)
-
-
-def _no_password() -> str:
-    """Instead of asking on the terminal, where nobody may be."""
-    raise ValueError("the key is protected by a password")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ class EtcdClient:
             raise ValueError("Expected at least one endpoint of etcd.")
         self.certificates = tls.reloaded() if tls is not None else None
         self._polled_s = time.monotonic()  # at the files of the certificates
-        credentials = self.certificates.current if self.certificates is not None else None
+        credentials = self.certificates.current.of_channels if self.certificates is not None else None
         self._endpoints = [_Endpoint(address, credentials) for address in endpoints]
         self._current = 0
         self._user = user or None
@@ -463,7 +462,7 @@ class EtcdClient:
         self._polled_s = now_s
         if await asyncio.to_thread(self.certificates.poll):
             for endpoint in self._endpoints:
-                await endpoint.renew(self.certificates.current)
+                await endpoint.renew(self.certificates.current.of_channels)
 
     def _move_on(self, endpoint: _Endpoint, problem: EtcdProblem) -> None:
         """To the next endpoint, unless another call has done so already."""
