@@ -112,6 +112,8 @@ class NodeProcess(ServerProcess):
 class Cluster(Closed):
     """`size` brokers with the same list of nodes."""
 
+    tls = None  # of clients
+
     def __init__(
         self, directory: Path, *, size: int = 3, shards: int = 1, env: Mapping[str, str] | None = None,
         **settings: object,

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from holdfast.client import Client, ClusterInfo, ClusterShard, NotFound, Plan, ReplicaInfo, ReplicaRole
+from holdfast.client import Client, ClusterInfo, ClusterShard, NotFound, Plan, ReplicaInfo, ReplicaRole, Tls
 from holdfast.cluster.etcd.process import EtcdProcess
 from tests.integration.cluster import HOST, LAG_MAX, SETTINGS, NodeProcess, free_ports
 from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
@@ -46,8 +46,11 @@ class MapCluster(Closed):
 
     def __init__(
         self, directory: Path, *, size: int = 3, shards: int = 4, routers: int = 1, replication: int = 3,
-        zones: Sequence[str] = (), env: Mapping[str, str] | None = None, etcd_members: int = 1, **settings: object,
+        zones: Sequence[str] = (), env: Mapping[str, str] | None = None, etcd_members: int = 1,
+        router_settings: Mapping[str, object] | None = None, tls: Tls | None = None, **settings: object,
     ) -> None:  # fmt: skip
+        """`tls`: of clients."""
+        self.tls = tls
         self.directory = directory
         self.shards = shards
         self._size = size
@@ -60,7 +63,10 @@ class MapCluster(Closed):
         self.nodes: dict[str, NodeProcess] = {}
         self._onlooker: Client | None = None
         ports = enumerate(free_ports(routers))
-        self.routers = [RouterProcess(self._home(f"r{index + 1}"), port, self.etcd_endpoints) for index, port in ports]
+        self.routers = [
+            RouterProcess(self._home(f"r{index + 1}"), port, self.etcd_endpoints, **(router_settings or {}))  # type: ignore[arg-type]
+            for index, port in ports
+        ]
 
     def _home(self, name: str) -> Path:
         home = self.directory / name
@@ -88,7 +94,7 @@ class MapCluster(Closed):
         return self
 
     def init(self) -> None:
-        with Client(self.broker_addresses[0], timeout_s=DEADLINE_S) as client:
+        with Client(self.broker_addresses[0], timeout_s=DEADLINE_S, tls=self.tls) as client:
             wait_until(lambda: len(_alive(client.describe_cluster())) == self._size, "all nodes to be registered")
             client.init_cluster(self.shards, replication=self._replication)
 
@@ -142,7 +148,7 @@ class MapCluster(Closed):
         """Asks the brokers that run. The same one for as long as they are the same: tests look again and again."""
         address = ",".join(self.broker_addresses)
         if self._onlooker is None or self._onlooker.address != address:
-            before, self._onlooker = self._onlooker, Client(address, timeout_s=5)
+            before, self._onlooker = self._onlooker, Client(address, timeout_s=5, tls=self.tls)
             if before is not None:
                 before.close()
         return self._onlooker
@@ -202,7 +208,7 @@ class MapCluster(Closed):
 
     def check_hashes(self) -> None:
         """All replicas of each shard hold the same."""
-        with Client(",".join(self.broker_addresses), timeout_s=DEADLINE_S) as client:
+        with Client(",".join(self.broker_addresses), timeout_s=DEADLINE_S, tls=self.tls) as client:
             for number in range(self.shards):
                 # A replica that was sent a snapshot meanwhile has passed the place without a look.
                 hashes = wait_until(partial(_all_hashes, client, number), f"hashes of shard {number}")

@@ -23,6 +23,7 @@ from holdfast.client import (
     OutcomeUnknown,
     TaskInfo,
     TaskState,
+    Tls,
 )
 from holdfast.routing.homes import home_shard
 from tests.integration.server import DEADLINE_S, wait_until
@@ -53,6 +54,8 @@ def claim_all(client: Client, queues: Sequence[str], count: int) -> list[Claimed
 
 class Loaded(Protocol):
     """A cluster of whichever kind."""
+
+    tls: Tls | None
 
     @property
     def address(self) -> str: ...
@@ -150,7 +153,7 @@ class MapLoad:
         """Nothing accepted is lost, nothing was made twice, all was finished, and replicas hold the same."""
         assert self.failures == [], self.failures
         assert len(self.accepted) > 20
-        with Client(cluster.address, timeout_s=DEADLINE_S) as client:
+        with Client(cluster.address, timeout_s=DEADLINE_S, tls=cluster.tls) as client:
             wait_until(lambda: self._is_finished(client), "all tasks to be finished", deadline_s=2 * DEADLINE_S)
             ids = list(self.accepted.values())
             found = [
@@ -184,9 +187,10 @@ def load_on(
     map there are no routers, and one client is enough."""
     load = MapLoad(queues)
     load.working.set()
-    clients = [Client(cluster.address, timeout_s=DEADLINE_S)]
+    clients = [Client(cluster.address, timeout_s=DEADLINE_S, tls=cluster.tls)]
     if has_map:
-        clients.append(Client(direct_through or cluster.address, timeout_s=DEADLINE_S, direct=True))
+        address = direct_through or cluster.address
+        clients.append(Client(address, timeout_s=DEADLINE_S, direct=True, tls=cluster.tls))
     works = [partial(load.work, client) for client in clients]
     works += [partial(load.produce, client, kind) for client in clients for kind in kinds]
     threads = [threading.Thread(target=_guarded, args=(load, work), daemon=True) for work in works]

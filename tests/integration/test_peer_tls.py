@@ -6,7 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -76,8 +76,11 @@ async def test_a_connection_that_is_given_up_while_it_is_made_is_closed(tls: dic
     descriptor = own.fileno()
     near, far = tls["n1"].contexts(), tls["n2"].contexts()
     accepting = asyncio.create_task(loop.connect_accepted_socket(Idle, other, ssl=far.accepting))
-    making = loop.create_connection(Idle, sock=own, ssl=near.dialling, server_hostname="")
-    opening = asyncio.create_task(open_connection(own, making))
+
+    def connect(make: Callable[[], Idle]) -> Coroutine[Any, Any, object]:
+        return loop.create_connection(make, sock=own, ssl=near.dialling, server_hostname="")
+
+    opening = asyncio.create_task(open_connection(own, Idle, connect))
     for _ in range(turns):
         await asyncio.sleep(0)
     opening.cancel()

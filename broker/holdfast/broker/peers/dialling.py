@@ -10,7 +10,7 @@ import random
 import socket
 import ssl
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.broker.peers.connections import OutgoingConnection, Owner, tune
 from holdfast.broker.peers.opening import TLS_CLOSE_S, open_connection
@@ -108,14 +108,12 @@ class Dialler:
     async def _connect(self, sock: socket.socket) -> OutgoingConnection:
         loop = asyncio.get_running_loop()
         context = self._context()
-        if context is None:
-            making = loop.create_connection(self._connection, sock=sock)
-        else:
-            # Without a host name: what the certificate must name is the node.
-            making = loop.create_connection(
-                self._connection, sock=sock, ssl=context, server_hostname="", ssl_shutdown_timeout=TLS_CLOSE_S
-            )
-        return await open_connection(sock, making)
+        secure: dict[str, Any] = {}
+        if context is not None:  # without a host name: what the certificate must name is the node
+            secure = {"ssl": context, "server_hostname": "", "ssl_shutdown_timeout": TLS_CLOSE_S}
+        return await open_connection(
+            sock, self._connection, lambda make: loop.create_connection(make, sock=sock, **secure)
+        )
 
     def _failed(self, error: str, reason: Reason | None) -> None:
         self._counters.dials_failed += 1

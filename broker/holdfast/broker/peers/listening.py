@@ -106,7 +106,8 @@ class Acceptor:
                 tune(sock, self._limits.dead_seconds)
                 connection = await open_connection(
                     sock,
-                    loop.connect_accepted_socket(self._connection, sock, ssl=context, ssl_shutdown_timeout=shutdown),
+                    self._connection,
+                    lambda make: loop.connect_accepted_socket(make, sock, ssl=context, ssl_shutdown_timeout=shutdown),
                 )
                 await connection.settled.wait()
                 if connection.hello is None:

@@ -6,7 +6,7 @@ side by itself, for up to a second and for nobody. So it is never cancelled: its
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
@@ -22,19 +22,28 @@ class Abortable(Protocol):
 C = TypeVar("C", bound=Abortable)
 
 
-async def open_connection(sock: socket.socket, making: Coroutine[Any, Any, tuple[asyncio.Transport, C]]) -> C:
-    """`making` is of the event loop, and of this socket. The socket is closed if it fails or is cancelled."""
-    made = asyncio.ensure_future(making)
+async def open_connection(
+    sock: socket.socket, make: Callable[[], C], connect: Callable[[Callable[[], C]], Coroutine[Any, Any, object]]
+) -> C:
+    """What `make` makes. `connect` is of the event loop, and of this socket, which is closed if it fails or is
+    cancelled. What it returns is not looked at: with TLS, uvloop returns a protocol of its own."""
+    connections: list[C] = []
+
+    def make_one() -> C:
+        connections.append(make())
+        return connections[-1]
+
+    made = asyncio.ensure_future(connect(make_one))
     try:
-        return (await asyncio.shield(made))[1]
+        await asyncio.shield(made)
+        return connections[0]
     except asyncio.CancelledError:
         with suppress(OSError):  # the other side was quicker
             sock.shutdown(socket.SHUT_RDWR)
         await asyncio.wait([made])
         if made.exception() is None:
-            connection = made.result()[1]
-            connection.abort()
-            await connection.lost.wait()
+            connections[0].abort()
+            await connections[0].lost.wait()
         raise
     finally:
         if not made.done() or made.exception() is not None:
