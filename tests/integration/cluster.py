@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from holdfast.client import Client, ReplicaInfo, ReplicaRole
+from holdfast.client import Client, ReplicaInfo, ReplicaRole, Tls
 from tests.integration.server import DEADLINE_S, Closed, ServerProcess, wait_until
 
 HOST = "127.0.0.1"
@@ -112,7 +112,7 @@ class NodeProcess(ServerProcess):
 class Cluster(Closed):
     """`size` brokers with the same list of nodes."""
 
-    tls = None  # of clients
+    tls: Tls | None = None  # of clients
 
     def __init__(
         self, directory: Path, *, size: int = 3, shards: int = 1, env: Mapping[str, str] | None = None,

@@ -56,6 +56,13 @@ def test_a_second_server_on_the_same_directory_is_refused(make_server: MakeServe
     assert first.get("/readyz")[0] == 200
 
 
+def test_nobody_else_can_read_what_is_in_it(used_directory: Path) -> None:
+    paths = [used_directory, *used_directory.rglob("*")]
+    assert len(paths) > 8
+    opened = {str(path): oct(path.stat().st_mode & 0o777) for path in paths if path.stat().st_mode & 0o077}
+    assert opened == {}
+
+
 def test_another_format_is_refused(used_directory: Path, tmp_path: Path, make_server: MakeServer) -> None:
     cases = {
         b"holdfast-data 11\n": "has format 11, but this version reads format 10. Use the newer version",

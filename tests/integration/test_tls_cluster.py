@@ -78,7 +78,7 @@ def test_a_router_without_a_certificate_cannot_reach_the_brokers(
         home = tmp_path / f"router{place}"
         home.mkdir()
         tls = other.client("x") if "tls_cert" in settings else None
-        with RouterProcess(home, 0, cluster.etcd_endpoints, **settings) as router:  # type: ignore[arg-type]
+        with RouterProcess(home, 0, cluster.etcd_endpoints, **settings) as router:
             router.launch()
             router.wait_serving()
             router.port = router.events("serving")[-1]["port"]

@@ -20,7 +20,7 @@ from holdfast.serving.ops import OpsServerError
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse, refuse_configuration
-from holdfast.storage.data_dir import DataDirDamagedError, DataDirError, set_aside
+from holdfast.storage.data_dir import DataDirDamagedError, DataDirError, keep_files_private, set_aside
 from holdfast.storage.rocksdb import StateDamagedError, StateError
 from holdfast.storage.snapshots.directories import StateMissingError
 from holdfast.storage.startup_checks import RecoveryError
@@ -76,6 +76,7 @@ def _run(
     except ConfigError as error:
         return refuse_configuration(error, as_json=as_json)
     setup_logs(config.log_level, config.log_format)
+    keep_files_private()
     if rebuild:
         try:
             _set_aside(config, as_json=as_json)

@@ -19,9 +19,14 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from holdfast.serving.logs import get_logger
+
+_log = get_logger(__name__)
 
 FORMAT_VERSION = 10
 
@@ -80,6 +85,7 @@ class DataDir:
                 _refuse_foreign(path)
             lock_fd = _lock(path)
             try:
+                _close_to_others(path)
                 return cls(path, _prepare(path), lock_fd)
             except BaseException:
                 os.close(lock_fd)
@@ -276,6 +282,22 @@ def _write_atomically(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(tmp, path)
     _fsync_dir(path.parent)
+
+
+def keep_files_private() -> None:
+    """What this process writes from now on can be read by its owner only, also what libraries write."""
+    os.umask(0o077)
+
+
+def _close_to_others(path: Path) -> None:
+    """Payloads are in here. Somebody else may have made the directory, or opened it."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & 0o077:
+        return
+    try:
+        path.chmod(mode & ~0o077)
+    except OSError as error:  # it belongs to somebody else, as volumes may
+        _log.warning("data_dir_is_open", path=str(path), mode=f"{mode:04o}", error=error.strerror)
 
 
 def _make_dirs(path: Path) -> None:

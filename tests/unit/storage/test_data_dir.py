@@ -48,6 +48,14 @@ def test_a_new_directory_is_made_with_its_parents(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777) == 0o700
 
 
+def test_a_directory_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.mkdir()
+    path.chmod(0o2755)
+    with DataDir.open(path):
+        assert path.stat().st_mode & 0o777 == 0o700
+
+
 def test_the_node_id_stays_and_differs_between_directories(tmp_path: Path) -> None:
     with DataDir.open(tmp_path / "a") as first, DataDir.open(tmp_path / "b") as other:
         ids = (first.node_id, other.node_id)

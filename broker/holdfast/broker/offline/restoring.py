@@ -25,7 +25,7 @@ from holdfast.raft.messages import Configuration, EntryKind
 from holdfast.raft.node_journal import JournalError, NodeJournal
 from holdfast.routing.groups import INCARNATION_MAX, RANDOM_BITS, incarnation_of, mapped_group
 from holdfast.serving.logs import get_logger, setup_logs
-from holdfast.storage.data_dir import FORMAT_VERSION, DataDir, DataDirError
+from holdfast.storage.data_dir import FORMAT_VERSION, DataDir, DataDirError, keep_files_private
 from holdfast.storage.rocksdb import RocksState, StateError
 from holdfast.storage.snapshots.checkpoint import files_of, meta_of
 from holdfast.storage.snapshots.directories import StateDirectories, StateMissingError
@@ -46,8 +46,9 @@ _logger = get_logger(__name__)
 
 
 def prepare() -> None:
-    """To be called first by a command: what is done to data is logged on standard error."""
+    """To be called first by a command: what is done to data is logged on standard error, and is nobody else's."""
     setup_logs("warning", "auto")
+    keep_files_private()
 
 
 class ReviveError(Exception):
