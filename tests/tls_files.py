@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli import certificates
-from holdfast.cli.certificates import Kind
+from holdfast.cli.certificates import Kind as Kind
 from holdfast.client import Tls
 
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from google.rpc import code_pb2
 
+from holdfast.common.secure_streams import READ_BYTES, SecureReader, Write, writer_of
 from holdfast.common.service import Service
-from holdfast.common.writing import Write, writer_of
 from holdfast.frames import codec
 from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader
 from holdfast.frames.hello import CALLS_MAX, WINDOW_BYTES, read_hello, welcome, why_not_welcome
@@ -80,7 +80,8 @@ class FrameServer:
             if tls is not None:
                 self._door = TlsDoor(tls.frames, "frames")
                 listening = listening_socket(host, port, QUEUED_MAX)
-                self._door.open(listening, partial(_Connection, self))
+                buffer = bytearray(READ_BYTES)
+                self._door.open(listening, lambda: SecureReader(_Connection(self), buffer))
                 self._background.start()
                 self.port = int(listening.getsockname()[1])
                 return self.port

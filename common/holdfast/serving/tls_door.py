@@ -21,7 +21,7 @@ _BREATH_S = 0.1  # when the system has no descriptor left
 
 _log = get_logger(__name__)
 
-Make = Callable[[], asyncio.Protocol]
+Make = Callable[[], asyncio.BaseProtocol]
 
 
 class TlsDoor:

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from google.rpc import code_pb2
 
 from holdfast.common.earliest import EarliestTimer
-from holdfast.common.writing import Write, writer_of
+from holdfast.common.secure_streams import READ_BYTES, SecureReader, Write, writer_of
 from holdfast.frames import codec
 from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader, decode_refusal
 from holdfast.frames.hello import hello, read_welcome
@@ -419,24 +419,24 @@ async def connect(
     """A link that takes calls; raises NoFramesError. `tls`: None for none."""
     made: list[FrameLink] = []
 
-    def make_one() -> FrameLink:
+    def make_one() -> asyncio.BaseProtocol:
         made.append(make())
-        return made[-1]
+        return made[-1] if tls is None else SecureReader(made[-1], bytearray(READ_BYTES))
 
     try:
         async with asyncio.timeout(timeout_s):
-            _, link = await asyncio.get_running_loop().create_connection(
+            await asyncio.get_running_loop().create_connection(
                 make_one, host, port, ssl=tls, server_hostname=None if tls is None else host,
                 ssl_shutdown_timeout=None if tls is None else GOODBYE_SECONDS,
             )  # fmt: skip
-        await link.welcomed(timeout_s)
+        await made[0].welcomed(timeout_s)
     except (OSError, TimeoutError, UnicodeError) as error:
         _close(made)
         raise NoFramesError(str(error) or "no connection in time") from None
     except BaseException:  # whoever connects is ended
         _close(made)
         raise
-    return link
+    return made[0]
 
 
 def _close(links: list[FrameLink]) -> None:
