@@ -223,6 +223,7 @@ def _become(request: Mapping[str, object], files: Sequence[int]) -> tuple[str, l
 
 
 def _main() -> int:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # as the command does, before gRPC is imported
     for module in ("holdfast.cli.runner", "holdfast.broker.main", "holdfast.router.main"):
         importlib.import_module(module)
     importlib.import_module("holdfast.cli.commands.root").make_app()  # which loads all commands

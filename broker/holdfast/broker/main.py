@@ -177,13 +177,14 @@ def _say(text: str) -> None:
 
 def _banner(config: BrokerConfig, node: Node) -> str:
     address = f"{config.host}:{node.port}"
+    ops = f"{'https' if config.ops_tls == 'on' else 'http'}://{config.ops_host or config.host}:{node.ops_port}"
     flag = "" if address == "127.0.0.1:7400" else f" --address {address}"
     return f"""
   Holdfast is running.
 
     gRPC       {address}
-    metrics    http://{config.host}:{node.ops_port}/metrics
-    health     http://{config.host}:{node.ops_port}/readyz
+    metrics    {ops}/metrics
+    health     {ops}/readyz
     data       {config.data_dir.resolve()}
 
   Enqueue a first task from another terminal:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import threading
@@ -359,7 +358,6 @@ def run_async(make: Callable[[], Coroutine[None, None, T]]) -> T:
 
     Otherwise half a loop would be left, and complain about it on standard error.
     """
-    quiet_grpc()
     runner = asyncio.Runner()
     try:
         with _interrupts_put_off():
@@ -383,8 +381,3 @@ def _interrupts_put_off() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
     if came:
         raise KeyboardInterrupt
-
-
-def quiet_grpc() -> None:
-    """gRPC's own remarks on standard error would mix with ours, which say more."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

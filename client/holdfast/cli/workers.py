@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-from holdfast.cli import calls, connecting, output
+from holdfast.cli import connecting, output
 from holdfast.cli.problems import CommandFailed, usage
 from holdfast.cli.worker_logs import logging_to_stderr
 from holdfast.client import Holdfast, HoldfastError, InvalidArgument, Worker, WorkerReport
@@ -107,7 +107,6 @@ def run(
     ops_port: int | None, log_tracebacks: bool, log_level: str, log_json: bool,
 ) -> WorkerReport:  # fmt: skip
     """Works until it is stopped by a signal."""
-    calls.quiet_grpc()
     with logging_to_stderr(log_level, as_json=log_json):
         app = load_app(app_name)
         try:
