@@ -51,6 +51,8 @@ class BlockingLink:
             raise NoFramesError(str(error)) from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if at.tls is not None:
+                self._socket = at.tls.wrap_socket(self._socket, server_hostname=at.host)
             self._enter(at.server, caller)
         except (OSError, BrokenFrameError) as error:
             self.close()
@@ -184,7 +186,7 @@ class BlockingLink:
         """From any thread: a call under way ends, as one whose connection was lost."""
         self.is_open = False
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own is for who reads, too
         except OSError:
             pass  # it has gone already
 

@@ -42,6 +42,7 @@ class FramesAddress(NamedTuple):
     host: str
     port: int
     server: str  # who must be there
+    tls: ssl.SSLContext | None = None  # None for none
 
 
 class AllRoom:
@@ -352,7 +353,7 @@ class FrameLink(asyncio.Protocol):
         self._leave_if_done()
 
     def _leave_if_done(self) -> None:
-        if not self.is_open and not self._calls and not self._queue and self._welcomed.done():
+        if not self.is_open and not self.calls_under_way and self._welcomed.done():
             self._lose(_LEAVING)
 
     def _watch_silence(self, pause_s: float) -> None:

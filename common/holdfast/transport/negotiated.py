@@ -131,7 +131,8 @@ class NegotiatedChannels:
     def frames_at(self, address: str) -> FramesAddress | None:
         """For a connection of the caller's own; None if none could be made to it lately."""
         frames = self.frames.get(address)
-        return None if frames is None else frames.at
+        at = None if frames is None else frames.at
+        return at if at is None or self._tls is None else at._replace(tls=self._tls.current.context)
 
     def is_connected(self, address: str) -> bool:
         return self.link(address) is not None or self._grpc.is_connected(address)
