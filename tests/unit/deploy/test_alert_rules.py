@@ -62,6 +62,13 @@ CASES: dict[str, tuple[Sequence[Series], Sequence[Series]]] = {
          ["holdfast_rebalancer_certificates_unusable{A} 1x120"]],
         [["holdfast_certificates_unusable{A} 0x120"]],
     ),
+    "HoldfastCertificatesEnd": (
+        [["holdfast_certificates_expire_timestamp_seconds{A} 100000x120"],
+         ["holdfast_router_certificates_expire_timestamp_seconds{A} 100000x120"],
+         ["holdfast_rebalancer_certificates_expire_timestamp_seconds{A} 100000x120"]],
+        [["holdfast_certificates_expire_timestamp_seconds{A} 0x120"],
+         ["holdfast_certificates_expire_timestamp_seconds{A} 2000000x120"]],
+    ),
     "HoldfastNobodyRebalances": (
         [["holdfast_rebalancer_active{A} 0x120", "holdfast_rebalancer_active{B} 0x120"]],
         [["holdfast_rebalancer_active{A} 0x120", "holdfast_rebalancer_active{B} 1x120"]],
