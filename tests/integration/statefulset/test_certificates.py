@@ -1,4 +1,4 @@
-"""TLS between brokers from a Secret, as components/certificates-secrets has it: renewed while the brokers run."""
+"""TLS between brokers from a Secret, as components/peer-tls has it: renewed while the brokers run."""
 
 import subprocess
 from pathlib import Path
@@ -30,7 +30,7 @@ def dev_with_tls(directory: Path) -> Manifests:
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [k8s/overlays/dev]
-components: [k8s/components/certificates-secrets]
+components: [k8s/components/peer-tls]
 """
     (directory / "kustomization.yaml").write_text(own)
     command = ["kubectl", "kustomize", str(directory)]
