@@ -58,15 +58,6 @@ def index_row(run: Run, start: int, stretch: Stretch) -> tuple[bytes, bytes] | N
     return key, ready_row(run.id_at(start), run.largest_bytes, count) if stretch.state == READY else stretch_row(count)
 
 
-def own_index_row(task_id: bytes, task: Execution) -> tuple[bytes, bytes]:
-    """The same of a task that departs, and is in the same state as before."""
-    if task.state == READY:
-        return keys.ready(task.queue, task.priority, task.sequence), ready_row(task_id, task.size_bytes)
-    if task.state == CLAIMED:
-        return keys.claim_expiry(task.timer_ms, task_id), b""
-    return keys.retention(task.timer_ms, task_id), b""
-
-
 class Runs:
     """Those that were touched lately are kept at hand."""
 
