@@ -28,7 +28,7 @@ _part_end = itemgetter(0)
 
 # About what is kept of a run and of a stretch, in memory.
 _RUN_KEPT_BYTES = 1500
-_STRETCH_KEPT_BYTES = 400
+STRETCH_KEPT_BYTES = 400
 
 
 class Stretch(NamedTuple):
@@ -222,7 +222,7 @@ class Run:
     @property
     def kept_bytes(self) -> int:
         """About what it takes in memory."""
-        return _RUN_KEPT_BYTES + 2 * len(self.sizes) + _STRETCH_KEPT_BYTES * len(self.stretches)
+        return _RUN_KEPT_BYTES + 2 * len(self.sizes) + STRETCH_KEPT_BYTES * len(self.stretches)
 
     def encode(self) -> bytes:
         return b"".join((self._shared, *self._packed))
