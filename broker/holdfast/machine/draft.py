@@ -204,13 +204,20 @@ class Draft:
         if row is not None:
             aged = aged_tasks(row, number)
             executions = self._kv.get_many([keys.execution(task_id) for _, task_id in aged])
-            for (sequence, _), execution in zip(aged, executions, strict=True):
+            for (sequence, task_id), execution in zip(aged, executions, strict=True):
                 bit = 1 << sequence % AGE_PAGE_PLACES
                 listed |= bit
-                if execution is not None and Execution.is_in_line_at(execution, sequence):
+                if self._is_in_line(task_id, execution, sequence):
                     ready |= bit
         page = self._ages[queue, number] = AgePage(listed, ready)
         return page
+
+    def _is_in_line(self, task_id: bytes, row: bytes | None, sequence: int) -> bool:
+        """Whether a task is ready in that place. `row`: its execution, unless it is in a run or gone."""
+        if row is not None:
+            return Execution.is_in_line_at(row, sequence)
+        task = self.runs.execution(task_id)
+        return task is not None and task.state == READY
 
     def count(self, key: bytes) -> int:
         """What a row counts that is there only while that is not zero."""

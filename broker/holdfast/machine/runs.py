@@ -10,6 +10,7 @@ from holdfast.machine.new_runs import SIZE_BYTES
 from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED, Execution
 from holdfast.machine.run_rows import RUN_TASKS_MAX, STRETCH_KEPT_BYTES, Run, RunPayloads, Stretch, stretch_row
+from holdfast.machine.running import claim_row
 
 RUNS_CACHED_BYTES_MAX = 8 * 1024 * 1024  # some three thousand of which all tasks do the same
 
@@ -44,7 +45,7 @@ def index_key(run: Run, stretch: Stretch) -> bytes | None:
     """Under which a stretch is in the index of its state."""
     end, state, _, _, timer_ms, _ = stretch
     if state == READY:
-        return keys.ready(run.queue, run.priority, run.first_sequence + end - 1)
+        return keys.ready(run.queue, run.priority, run.first_sequence + end - 1, *run.names)
     if state == CLAIMED:
         return keys.claim_expiry(timer_ms, run.id_at(end - 1))
     return keys.retention(timer_ms, run.id_at(end - 1)) if state == SUCCEEDED else None
@@ -55,7 +56,9 @@ def index_row(run: Run, start: int, stretch: Stretch) -> tuple[bytes, bytes] | N
     key, count = index_key(run, stretch), stretch.end - start
     if key is None:
         return None
-    return key, ready_row(run.id_at(start), run.largest_bytes, count) if stretch.state == READY else stretch_row(count)
+    if stretch.state == READY:
+        return key, ready_row(run.id_at(start), run.largest_bytes, count)
+    return key, claim_row(run.queue, *run.names, count) if stretch.state == CLAIMED else stretch_row(count)
 
 
 class Runs:
@@ -139,7 +142,7 @@ class Runs:
             row = writes.get(key) or self._rows.get(key)
             assert row is not None, "a run has its payloads as long as one of its tasks has not finished"
             self._payloads = key, RunPayloads(row)
-        return self._payloads[1].envelope(place - start)
+        return self._payloads[1].envelope(place - start, run.request_id_at(place))
 
     def at_hand(self, task_id: bytes) -> Run | None:
         """The run that a task is in, or was before it departed, if nothing need be read for it."""

@@ -5,6 +5,7 @@ server.py       finds who answers a call, before its body is let in; failures be
 shard_services.py  the services of the shards of a node
 tasks.py        the service of a shard; queues.py, dead_letters.py and schedules.py are parts of it
 enqueueing.py   accepts tasks and runs of tasks
+gathering.py    small calls of one moment are one entry, and tasks that are alike a run
 claims.py       claims as their worker is told of them
 shards.py       the service Shards, in terms of `ShardAdmin`, which admin.py is
 backups.py      the service Backups
