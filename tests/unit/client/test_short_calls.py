@@ -128,7 +128,10 @@ async def test_what_can_never_be_accepted_is_raised(running: Running, monkeypatc
     assert len(calls) == 1  # whether it is worth another attempt is decided there
 
 
-async def test_a_lost_connection_is_replaced_and_the_call_repeated(running: Running) -> None:
+async def test_a_lost_connection_is_replaced_and_the_call_repeated(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.client._short_calls.STEADY_S", 0.0)
     before = len(running.owner.requests)
     running.owner.go_on = asyncio.Event()
     calling = asyncio.create_task(running.enqueue())
