@@ -41,6 +41,8 @@ from holdfast.transport.giving_up import ENDLESS, Patience
 
 _KEEPALIVE_S = 30.0
 QUIET_S = 0.5  # of a server: after that others are asked, by the loop
+# So long after two threads have met all go to the loop: what several enqueue at the same time shares requests there.
+SHARED_S = 0.05
 STEADY_S = 10.0  # a connection that is lost sooner counts as one that could not be made
 _AGAIN_S = 5.0  # after one of those
 
@@ -224,18 +226,24 @@ class ShortCalls:
         self._client: _OwnClient | None = None
         self._of: AsyncClient | None = None  # whose calls it makes
         self._not_before_s = 0.0
+        self._is_shared_until_s = 0.0
         self._collected: weakref.finalize[Any, Any] | None = None
         _all.add(self)
 
     def run(self, call: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
         """As that of the thread, for calls that make one request."""
-        if self._lock.acquire(blocking=False):
-            try:
-                client = self._own_client()
-                if client is not None:
-                    return self._carry_out(call(client))
-            finally:
-                self._lock.release()
+        now_s = time.monotonic()
+        if now_s < self._is_shared_until_s:
+            return self._thread.run(call)
+        if not self._lock.acquire(blocking=False):
+            self._is_shared_until_s = now_s + SHARED_S
+            return self._thread.run(call)
+        try:
+            client = self._own_client()
+            if client is not None:
+                return self._carry_out(call(client))
+        finally:
+            self._lock.release()
         return self._thread.run(call)
 
     def _carry_out(self, coroutine: Coroutine[Any, Any, T]) -> T:

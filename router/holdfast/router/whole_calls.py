@@ -106,7 +106,7 @@ class _WholeCall:
             self._release_if_lost(result)
             self._call.complete(result)
         elif self._call.done():
-            self._call.refuse(result.failure)  # nobody hears it
+            self._call.drop()
         else:
             self._call.begin(self._go_on(result), in_task=True)
 
