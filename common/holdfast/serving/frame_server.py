@@ -202,6 +202,9 @@ class _Call:
     def refuse(self, error: Exception) -> None:
         self.end(self._connection.refuse(self, error))
 
+    def drop(self) -> None:
+        self.end("CANCELLED")
+
     def _go_on(self, _ended: object = None) -> None:
         """As tasks do it, until the answer is there or something has to be waited for."""
         answered = self._answered

@@ -35,6 +35,10 @@ class CompletedCall(CallContext, Protocol):
 
     def refuse(self, error: Exception) -> None: ...
 
+    def drop(self) -> None:
+        """The caller waits no longer, so it has no answer."""
+        ...
+
     def begin(self, answered: Coroutine[Any, Any, Any], *, in_task: bool) -> None:
         """It is answered by this coroutine after all."""
         ...

@@ -201,8 +201,8 @@ class _Begun:
     """A call on its way without a coroutine."""
 
     __slots__ = (
-        "_address", "_admission", "_data", "_in_flight", "_leader", "_method", "_on_end", "_sent_s", "_shard", "_watch",
-        "received_s",
+        "_address", "_admission", "_data", "_in_flight", "_leader", "_method", "_on_end", "_outgoing", "_sent_s",
+        "_shard", "_watch", "received_s",
     )  # fmt: skip
 
     def __init__(
@@ -219,14 +219,19 @@ class _Begun:
         self._sent_s = self.received_s = sent_s
         self._on_end = on_end
         self._in_flight: InFlightCall | None = None
+        self._outgoing: OutgoingCall | None = None
 
     def is_watched_as(self, outgoing: OutgoingCall, timeout_s: float) -> None:
         """While its server is silent."""
         self._in_flight = InFlightCall(
             self._leader, self._shard, self._address, outgoing, wait_s=0.0, timeout_s=timeout_s, now_s=self._sent_s,
-            may_give_up=lambda: outgoing.is_unsent or self._method.may_repeat(self._data),
+            may_give_up=self._may_give_up,
         )  # fmt: skip
+        self._outgoing = outgoing
         self._watch.begin(self._in_flight)
+
+    def _may_give_up(self) -> bool:
+        return self._outgoing is None or self._outgoing.is_unsent or self._method.may_repeat(self._data)
 
     def ended(self, result: bytes | CallFailedError) -> None:
         if self._in_flight is not None:

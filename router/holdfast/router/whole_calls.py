@@ -46,7 +46,7 @@ class WholeCalls:
             return False
         self._check_map()
         shards = self._shards_of(method, data, caller)
-        if not shards or any(shard != shards[0] for shard in shards):
+        if len(shards) != 1 and len(set(shards)) != 1:
             return False
         deadline_s = min(caller.deadline_s, caller.received_s + self._call_s_max)
         return _WholeCall(self, method, shards[0], data, caller, call, deadline_s).begin()
@@ -106,7 +106,7 @@ class _WholeCall:
             self._release_if_lost(result)
             self._call.complete(result)
         elif self._call.done():
-            self._call.refuse(result.failure)  # nobody hears it
+            self._call.drop()
         else:
             self._call.begin(self._go_on(result), in_task=True)
 
