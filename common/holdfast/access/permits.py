@@ -18,8 +18,8 @@ class Permit:
     """What an identity may do with one right: in which queues, and with whose tasks. Remembers what it was asked."""
 
     def __init__(self, roles: Iterable[Role]) -> None:
-        rules = [(_pattern(role.queues), role.tenants) for role in roles]
-        self._rules = [(pattern, tenants) for pattern, tenants in rules if tenants is None or tenants]
+        self._given = frozenset((role.queues, role.tenants) for role in roles if role.tenants is None or role.tenants)
+        self._rules = [(_pattern(queues), tenants) for queues, tenants in self._given]
         self._found: dict[str, frozenset[str] | None] = {}
         self.is_everything = any(pattern is None and tenants is None for pattern, tenants in self._rules)
         self.is_something = bool(self._rules)
@@ -46,6 +46,10 @@ class Permit:
         """Whether there can be tasks in the queue that it is good for."""
         tenants = self.tenants_of(queue)
         return tenants is None or bool(tenants)
+
+    def covers(self, other: "Permit") -> bool:
+        """Whether everything that made the other one good for something is here too."""
+        return self.is_everything or other._given <= self._given
 
     def _find(self, queue: str) -> frozenset[str] | None:
         found: frozenset[str] = _NO_TENANT

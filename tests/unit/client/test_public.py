@@ -47,9 +47,10 @@ from tests.unit.client.scripted_server import ScriptedServer, hand_out_what_is_e
 ERRORS = [
     "ClientClosed", "ClientForked", "Conflict", "ConnectionFailed", "DeadlineExceeded", "GiveUp", "HandlerSignal",
     "HoldfastError", "InvalidAddress", "InvalidArgument", "NotAllAccepted", "NotDead", "NotFound", "NotJson",
-    "NotWaiting", "OpsPortFailed", "OutcomeUnknown", "Overloaded", "Rejected", "RequestIdConflict", "ResultExpired",
+    "NotWaiting", "NoToken", "OpsPortFailed", "OutcomeUnknown", "Overloaded", "PermissionDenied", "Rejected",
+    "RequestIdConflict", "ResultExpired",
     "ResultTimeout", "RetryAfter", "RetryAt", "ServerError", "Snooze", "StaleToken", "TaskCancelled", "TaskFailed",
-    "TaskFinished", "Unavailable", "UnexpectedAnswer", "WorkerAtLimit",
+    "TaskFinished", "Unauthenticated", "Unavailable", "UnexpectedAnswer", "WorkerAtLimit",
 ]  # fmt: skip
 MODELS = [
     "Accepted", "Ack", "Acked", "Attempt", "Cancelled", "CatchUp", "Claim", "ClaimRef", "ClaimedTask", "Claims",
