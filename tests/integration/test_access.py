@@ -149,12 +149,12 @@ async def test_a_caller_of_a_tenant_sees_nothing_of_whole_queues(clients: Client
     assert not (await acme.list_queues()).queues
 
 
-async def test_keys_of_another_tenant_say_nothing_of_its_tasks(clients: Clients) -> None:
+async def test_keys_of_another_tenant_say_nothing_of_its_tasks(clients: Clients, transport: str) -> None:
     acme, globex = await clients.of("acme"), await clients.of("globex")
-    theirs = await acme.enqueue(NewTask("q", "t", tenant="acme", unique_key="k", request_id="r"))
+    theirs = await acme.enqueue(NewTask("q", "t", tenant="acme", unique_key=transport, request_id=transport))
     for task in (
-        NewTask("q", "t", tenant="globex", unique_key="k"),
-        NewTask("q", "t", tenant="globex", request_id="r"),
+        NewTask("q", "t", tenant="globex", unique_key=transport),
+        NewTask("q", "t", tenant="globex", request_id=transport),
     ):
         with pytest.raises(Rejected) as refused:
             await globex.enqueue(task)
