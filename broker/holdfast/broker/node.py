@@ -194,7 +194,7 @@ class Node:
             return None
         return AccessRules.open(
             config.access_file, config.router_secret_file, is_required=config.access == "required",
-            cluster_id=lambda: view.cluster_id,
+            cluster_id=lambda: view.cluster_id, follows_map=isinstance(view, MapClusterView),
         )  # fmt: skip
 
     def _server_limits(self) -> ServerLimits:
@@ -233,11 +233,11 @@ class Node:
         config = self._config
         if self._wire is None:
             return None
-        if not isinstance(self._cluster_view, MapClusterView):
+        if self._access is None or not isinstance(self._cluster_view, MapClusterView):
             return StaticCluster(config, self._host, self._commit_loop, self._wire)
         return MappedCluster(
             config, self._data_dir, self._host, self._commit_loop, self._wire, cluster_view=self._cluster_view,
-            etcd=connect(config), services=self._services, metrics=self.metrics,
+            etcd=connect(config), services=self._services, metrics=self.metrics, access=self._access,
         )  # fmt: skip
 
     def _cluster_service(self) -> object:

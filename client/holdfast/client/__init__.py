@@ -9,6 +9,7 @@ from holdfast.client._options import Retry
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import AsyncHandle, AsyncTask, Call, Handle, Holdfast, Task
 from holdfast.client.cluster_models import (
+    AccessRules,
     ClusterInfo,
     ClusterNode,
     ClusterShard,
@@ -133,6 +134,7 @@ refuse_namesake()
 
 __all__ = [
     "Accepted",
+    "AccessRules",
     "Ack",
     "Acked",
     "AsyncClient",

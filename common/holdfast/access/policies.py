@@ -33,7 +33,7 @@ from holdfast.access.fields import AccessPolicyError
 from holdfast.access.identities import NAME, NAME_CHARS_MAX, SUBJECT_CHARS_MAX, is_subject
 from holdfast.access.rights import RIGHTS, Right
 
-POLICY_BYTES_MAX: Final = 1024 * 1024
+POLICY_BYTES_MAX: Final = 512 * 1024
 ROLES_MAX: Final = 256
 PATTERNS_MAX: Final = 256  # queues, or tenants, of one role
 GRANTS_MAX: Final = 4096
@@ -80,7 +80,7 @@ class JwtRules:
     jwks_url: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class AccessPolicy:
     """`read` checks it; whoever has one can rely on every name in it."""
 

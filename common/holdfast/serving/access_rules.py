@@ -14,9 +14,12 @@ from holdfast.serving.authentication import Authentication
 from holdfast.serving.authorization import Guard
 from holdfast.serving.jwts import Jwts
 from holdfast.serving.logs import get_logger
-from holdfast.serving.router_word import RouterSecret, RouterWords
+from holdfast.serving.router_word import RouterSecret, RouterWords, read_secret
+from holdfast.serving.served import Answer, CallContext, Served
 
 POLL_SECONDS: Final = 1.0
+
+Begin = Callable[[CallContext], Answer]
 
 _log = get_logger(__name__)
 
@@ -77,11 +80,13 @@ class AccessRules:
 
     def __init__(
         self, *, file: AccessFile | None = None, is_required: bool = False, secret: RouterSecret | None = None,
-        cluster_id: Callable[[], str] = str,
+        cluster_id: Callable[[], str] = str, follows_map: bool = False,
     ) -> None:  # fmt: skip
-        """`is_required`: without rules nobody is let in. `cluster_id`: in whose words routers are believed."""
+        """`is_required`: without rules nobody is let in. `cluster_id`: in whose words routers are believed.
+        `follows_map`: until the map was read (`take`) nobody knows whether there are rules, and nobody is let in."""
         self._file = file
         self._is_required = is_required
+        self._awaits_map = follows_map
         self._of_map: AccessPolicy | None = None
         self._jwts: Jwts | None = None
         self.words = RouterWords(secret, cluster_id)
@@ -93,12 +98,14 @@ class AccessRules:
     @classmethod
     def open(
         cls, access_file: Path | None, router_secret_file: Path | None, *, is_required: bool,
-        cluster_id: Callable[[], str] = str,
+        cluster_id: Callable[[], str] = str, follows_map: bool = False,
     ) -> "AccessRules":  # fmt: skip
         """Reads the files; raises AccessFileError or RouterSecretError. Blocks."""
-        secret = None if router_secret_file is None else RouterSecret.read(router_secret_file)
+        secret = read_secret(router_secret_file)
         file = None if access_file is None else AccessFile(access_file)
-        return cls(file=file, is_required=is_required, secret=secret, cluster_id=cluster_id)
+        return cls(
+            file=file, is_required=is_required, secret=secret, cluster_id=cluster_id, follows_map=follows_map
+        )  # fmt: skip
 
     @property
     def policy(self) -> AccessPolicy | None:
@@ -108,20 +115,34 @@ class AccessRules:
     @property
     def is_asked(self) -> bool:
         """Whether calls are asked about."""
-        return self._used is not None or self._is_required
+        return self._used is not None or self._is_required or self._awaits_map
 
     @property
     def gauges(self) -> Mapping[str, float]:
         return {"access_asked": self.is_asked, "access_file_unusable": bool(self._file and self._file.problem)}
 
+    def switch(self, served: Served, asking: Begin) -> None:
+        """From now on it is begun by `asking` whenever there is something to ask, and otherwise as it is now: then
+        nothing is paid for it."""
+        plain, plain_framed = served.begin, served.begin_framed
+
+        def choose(is_asked: bool) -> None:
+            served.begin = asking if is_asked else plain
+            served.begin_framed = asking if is_asked else plain_framed
+
+        choose(self.is_asked)
+        self.on_change.append(choose)
+
     def take(self, policy: AccessPolicy | None) -> None:
         """From the map, whenever it changes."""
-        if policy is not self._of_map:
+        if self._awaits_map or policy != self._of_map:
+            self._awaits_map = False
             self._of_map = policy
             self._use()
 
     def _use(self) -> None:
         policy = self._of_map if self._of_map is not None else self._file.policy if self._file is not None else None
+        self.guard.awaits_rules = self._awaits_map
         if policy is self._used and policy is not None:
             return
         before, self._used = self._used, policy

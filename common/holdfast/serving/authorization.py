@@ -16,13 +16,14 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.proto.v1.method_rules import RULES
 from holdfast.routing.splitting import answered_in, join_parts, split_lists, split_request
 from holdfast.serving.authentication import Authentication, Caller
-from holdfast.serving.refusals import RefusedError, permission_denied, unauthenticated
+from holdfast.serving.refusals import RefusedError, etcd_unavailable, permission_denied, unauthenticated
 from holdfast.serving.requested import BATCHES, Items, Named, denied_items, first_denied, narrow
 from holdfast.serving.served import CallContext
 
 _ALLOWED, _DENIED = 0, 1
 
 Handler = Callable[[Any], Coroutine[Any, Any, Any]]
+Read = Callable[[Any], Any]
 
 
 class Rule:
@@ -83,12 +84,15 @@ class Guard:
 
     def __init__(self) -> None:
         self.authentication: Authentication | None = None
+        self.awaits_rules = False  # nobody knows yet whether there are any
         self._rules = {path: Rule(path) for path in RULES}
         self._waiting: dict[asyncio.Task[Any], tuple[Admitted, CallContext, Authentication | None]] = {}
         self._ended: set[asyncio.Task[Any]] = set()
 
     def admit(self, path: str, context: CallContext) -> Admitted:
         """Raises RefusedError."""
+        if self.authentication is None and self.awaits_rules:
+            raise etcd_unavailable("this server has not been able to read yet who may do what")
         if self.authentication is None:
             raise unauthenticated(
                 "Expected access rules, but this server has none, and was told to let nobody in without; an "
@@ -103,18 +107,21 @@ class Guard:
         return admitted
 
     def answer(
-        self, admitted: Admitted, context: CallContext, request: Any, handle: Handler
+        self, admitted: Admitted, context: CallContext, request: Any, handle: Handler, read: Read | None = None
     ) -> Coroutine[Any, Any, Any]:
-        """What answers the request; raises RefusedError if it names what the caller may not."""
+        """What answers the request; raises RefusedError if it names what the caller may not. `read`: makes a message of
+        what `handle` answers, where that has to be looked into."""
         if admitted.is_unrestricted:
             answered = handle(request)
         else:
-            answered = self._restricted(admitted, request, handle)
+            answered = self._restricted(admitted, request, handle, read)
         if getattr(request, "wait_ms", 0) > 0:
             return self._until_revoked(admitted, context, answered)
         return answered
 
-    def _restricted(self, admitted: Admitted, request: Any, handle: Handler) -> Coroutine[Any, Any, Any]:
+    def _restricted(
+        self, admitted: Admitted, request: Any, handle: Handler, read: Read | None
+    ) -> Coroutine[Any, Any, Any]:
         named = first_denied(admitted.permit, request)
         if named is not None:
             raise admitted.denied(named)
@@ -122,9 +129,9 @@ class Guard:
         if batch is not None:
             denied = denied_items(batch, admitted.batch_permit, request)
             if denied:
-                return _in_part(admitted, batch, request, denied, handle)
+                return _in_part(admitted, batch, request, denied, handle, read)
             return handle(request)
-        return _narrowed(admitted, request, handle) if "/List" in admitted.rule.path else handle(request)
+        return _narrowed(admitted, request, handle, read) if "/List" in admitted.rule.path else handle(request)
 
     async def _until_revoked(self, admitted: Admitted, context: CallContext, answered: Coroutine[Any, Any, Any]) -> Any:
         task = asyncio.get_running_loop().create_task(answered)
@@ -165,15 +172,17 @@ class Guard:
         return again.identity == admitted.identity and again.permit.covers(admitted.permit)
 
 
-async def _narrowed(admitted: Admitted, request: Any, handle: Handler) -> Any:
-    response = await handle(request)
+async def _narrowed(admitted: Admitted, request: Any, handle: Handler, read: Read | None) -> Any:
+    answer = await handle(request)
+    response = answer if read is None else read(answer)
     narrow(admitted.permit, response)
     return response
 
 
 async def _in_part(
-    admitted: Admitted, batch: Items, request: Any, denied: dict[str, dict[int, Named]], handle: Handler
-) -> Any:
+    admitted: Admitted, batch: Items, request: Any, denied: dict[str, dict[int, Named]], handle: Handler,
+    read: Read | None,
+) -> Any:  # fmt: skip
     """The items that are allowed, answered, and a refusal for each of the others. Raises RefusedError if it is all of
     them."""
     keys = [
@@ -186,7 +195,8 @@ async def _in_part(
         field, items = next(iter(denied.items()))
         index, (where, queue, tenant) = next(iter(items.items()))
         raise admitted.denied((f"{field}[{index}].{where}", queue, tenant))
-    response = await handle(split_request(request, positions)[_ALLOWED])
+    answer = await handle(split_request(request, positions)[_ALLOWED])
+    response = answer if read is None else read(answer)
     refusals = _refusals(admitted, type(response), denied)
     return join_parts(type(response), [(positions[_ALLOWED], response), (positions[_DENIED], refusals)])
 

@@ -63,6 +63,11 @@ class RouterSecret:
         return _encode(hmac.digest(self._key, text.encode(), "sha256"))
 
 
+def read_secret(path: Path | None) -> RouterSecret | None:
+    """None: there is none. Raises RouterSecretError. Blocks."""
+    return None if path is None else RouterSecret.read(path)
+
+
 class BadWordError(Exception):
     """Nobody is to be believed because of it; why, in a few words."""
 

@@ -8,45 +8,29 @@ from google.protobuf.message import Message
 from holdfast.broker.api.scoped import scoped
 from holdfast.broker.api.tasks import TaskService
 from holdfast.serving.access_rules import AccessRules
-from holdfast.serving.authorization import Guard
 from holdfast.serving.request_limits import parse
 from holdfast.serving.served import Answer, CallContext, Served
 
-_Begin = Callable[[CallContext], Answer]
 _Handler = Callable[[Any], Coroutine[Any, Any, Message]]
 # Finds who answers a call, once it is admitted: what answers its request, and the shard's service if it is about one.
 FindHandler = Callable[[CallContext], tuple[_Handler, TaskService | None]]
 
 
 class GuardedCalls:
-    """Switches what is served between asking and not asking, as the access rules come and go: without rules nothing is
-    asked, and nothing is paid for it."""
+    """Switches what is served between asking and not asking, as the access rules come and go."""
 
     def __init__(self, access: AccessRules) -> None:
-        self._guard: Guard = access.guard
-        self._is_asked = access.is_asked
-        self._served: list[tuple[Served, _Begin, _Begin]] = []
-        access.on_change.append(self._switch)
+        self._access = access
 
     def add(self, served: Served, path: str, request_type: type[Message], find: FindHandler) -> None:
         """`served`: as it is without questions."""
+        guard = self._access.guard
 
         def begin(context: CallContext) -> Answer:
-            guard = self._guard
             admitted = guard.admit(path, context)
             handler, service = find(context)
             if service is not None and not admitted.permit.is_everything:
                 handler = scoped(served.name, service, admitted.permit, handler)
             return lambda data: guard.answer(admitted, context, parse(request_type, data), handler)
 
-        self._served.append((served, served.begin, begin))
-        self._set(self._served[-1])
-
-    def _switch(self, is_asked: bool) -> None:
-        self._is_asked = is_asked
-        for known in self._served:
-            self._set(known)
-
-    def _set(self, known: tuple[Served, _Begin, _Begin]) -> None:
-        served, plain, asking = known
-        served.begin = asking if self._is_asked else plain
+        self._access.switch(served, begin)

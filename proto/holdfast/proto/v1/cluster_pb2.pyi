@@ -499,3 +499,29 @@ class SetRebalancingResponse(_message.Message):
     REBALANCING_FIELD_NUMBER: _ClassVar[int]
     rebalancing: Rebalancing
     def __init__(self, rebalancing: _Optional[_Union[Rebalancing, _Mapping]] = ...) -> None: ...
+
+class GetAccessRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetAccessResponse(_message.Message):
+    __slots__ = ("rules", "version")
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    rules: bytes
+    version: int
+    def __init__(self, rules: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SetAccessRequest(_message.Message):
+    __slots__ = ("rules", "version")
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    rules: bytes
+    version: int
+    def __init__(self, rules: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SetAccessResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...

@@ -42,6 +42,8 @@ RULES: dict[str, tuple[str, str]] = {
     "/holdfast.proto.v1.Cluster/StartPlan": ("administer", "cluster"),
     "/holdfast.proto.v1.Cluster/AdvancePlan": ("administer", "cluster"),
     "/holdfast.proto.v1.Cluster/CancelPlan": ("administer", "cluster"),
+    "/holdfast.proto.v1.Cluster/GetAccess": ("administer", "cluster"),
+    "/holdfast.proto.v1.Cluster/SetAccess": ("administer", "cluster"),
     "/holdfast.proto.v1.Cluster/SetRebalancing": ("administer", "cluster"),
     "/holdfast.proto.v1.Queues/PurgeQueue": ("operate", "queues"),
     "/holdfast.proto.v1.Queues/ListWorkers": ("observe", "queues"),
