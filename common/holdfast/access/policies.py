@@ -156,7 +156,7 @@ def _tenants(values: Mapping[str, Any], where: str) -> frozenset[str] | None:
 def _grant(subject: str, given: object, roles: Mapping[str, Role]) -> tuple[str, ...]:
     where = f"grants.{subject[:SUBJECT_CHARS_MAX]}"
     if not is_subject(subject):
-        raise AccessPolicyError(where, "to token:NAME, certificate:NAME, jwt:CLAIM=VALUE or anonymous")
+        raise AccessPolicyError(where, "named token:NAME, certificate:NAME, jwt:CLAIM=VALUE or anonymous")
     names = fields.texts(given, where, ROLES_PER_GRANT_MAX, 64)
     for name in names:
         if name not in roles:
