@@ -2,6 +2,7 @@
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ from holdfast.access.documents import to_json
 from holdfast.access.editing import add_token
 from holdfast.access.policies import AccessPolicy
 from holdfast.access.tokens import make_token
+from holdfast.client import Client, Unauthenticated
+from tests.integration.map_cluster import MapCluster
+from tests.integration.server import DEADLINE_S, wait_until
 
 ROLES: dict[str, dict[str, Any]] = {
     "admin": {"rights": ["enqueue", "work", "observe", "operate", "administer"], "queues": ["*"]},
@@ -50,3 +54,34 @@ class Access:
         fresh = self.path.with_suffix(".new")
         fresh.write_bytes(to_json(self.policy))
         fresh.replace(self.path)
+
+
+SECRET = "a secret that routers and brokers share, long enough"
+
+
+def make_secret(directory: Path) -> Path:
+    """For `router_secret_file`."""
+    file = directory / "router.secret"
+    file.write_text(SECRET)
+    return file
+
+
+def set_rules(cluster: MapCluster, access: Access) -> None:
+    with Client(cluster.address, token=access.tokens["admin"], timeout_s=DEADLINE_S) as admin:
+        admin.set_access(access.policy.mapping(), version=admin.get_access().version)
+
+
+def close_with(cluster: MapCluster, access: Access) -> None:
+    """Returns once every server of the cluster asks who calls."""
+    set_rules(cluster, access)
+    for address in (cluster.address, *cluster.broker_addresses):
+        wait_until(partial(is_closed, address), f"{address} to ask who calls")
+
+
+def is_closed(address: str) -> bool:
+    with Client(address, timeout_s=DEADLINE_S) as nobody:
+        try:
+            nobody.topology()
+        except Unauthenticated:
+            return True
+        return False
