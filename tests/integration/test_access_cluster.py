@@ -24,6 +24,8 @@ from holdfast.common.metadata import CALLER_KEY
 from holdfast.serving.router_word import RouterSecret, RouterWords
 from holdfast.transport.channels import CallFailedError
 from holdfast.transport.negotiated import NegotiatedChannels
+from tests.acceptance.apps import chores
+from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.access import SECRET, Access, close_with, make_secret, set_rules
 from tests.integration.map_cluster import MapCluster
 from tests.integration.server import DEADLINE_S
@@ -175,6 +177,29 @@ async def test_a_revoked_token_ends_everywhere(cluster: MapCluster, access: Acce
                 await waiting
         with pytest.raises(Unauthenticated):
             await client.reserve(["q.none"])
+
+
+def test_a_worker_works_on_while_its_token_is_replaced(
+    cluster: MapCluster, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the command, with no right but to work."""
+    file = tmp_path / "token"
+    file.write_text(access.add("real-worker", "worker"))
+    set_rules(cluster, access)
+    monkeypatch.setenv("HOLDFAST_TOKEN", access.tokens["all-of-q"])
+    worker = WorkerProcess(tmp_path / "worker", cluster.address, ["q.real"], options=["--token-file", str(file)])
+    with worker.start(), chores.make_app(cluster.address) as app:
+        work = app.tasks["work"].options(queue="q.real")
+        assert work.enqueue(0.01).result(timeout=DEADLINE_S) == worker.pid
+        old, new = access.ids["real-worker"], access.add("real-worker", "worker")
+        set_rules(cluster, access)
+        file.write_text(new)
+        access.policy = revoke_token(access.policy, old)
+        set_rules(cluster, access)
+        time.sleep(2.5)  # every server has heard of it, and the worker has looked at its file
+        assert work.enqueue(0.01).result(timeout=DEADLINE_S) == worker.pid
+        assert worker.stop().succeeded == 2
+        assert not [token for token in access.tokens.values() if token.rpartition("_")[2] in worker.log_text]
 
 
 def test_a_broker_that_is_started_anew_asks_at_once(cluster: MapCluster, access: Access, tmp_path: Path) -> None:
