@@ -12,6 +12,8 @@ from holdfast.client import (
     AsyncClient,
     ClaimRef,
     Client,
+    Extension,
+    Failure,
     NewTask,
     NotFound,
     PermissionDenied,
@@ -138,6 +140,24 @@ async def test_tasks_of_another_tenant_are_not_there(clients: Clients) -> None:
     assert mine not in listed
     assert mine in [task.task_id for task in (await acme.list_tasks("q")).tasks]
     assert {task.tenant for task in (await acme.list_tasks()).tasks} == {"acme"}
+
+
+async def test_a_claim_of_ones_own_opens_no_other_task(clients: Clients, transport: str) -> None:
+    """Neither beside it in a call, nor in a range that begins with it, nor with what others hold."""
+    own, other = await clients.of("all-of-q"), await clients.of("all-of-other")
+    queue = f"q.{transport}"
+    await own.enqueue(NewTask(queue, "t"))
+    theirs = (await other.enqueue(NewTask("other", "t"))).task_id
+    [mine] = await own.reserve([queue])
+    refused: list[object] = [*await own.extend_many([Extension(ClaimRef(theirs, mine.token), 5_000)])]
+    acked, hidden = await own.ack_many([mine, ClaimRef(theirs, mine.token)])
+    assert not isinstance(acked, Rejected)
+    [held] = [claim for claim in await other.reserve(["other"], max_tasks=100) if claim.task_id == theirs]
+    refused += [hidden, *await own.ack_many([held]), *await own.release_many([held])]
+    refused += await own.fail_many([Failure(held)])
+    await other.ack(held)
+    refused += await own.ack_many([held])  # also once it has finished
+    assert [type(outcome) for outcome in refused] == [NotFound] * 6, refused
 
 
 async def test_a_caller_of_a_tenant_sees_nothing_of_whole_queues(clients: Clients) -> None:

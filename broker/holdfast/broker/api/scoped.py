@@ -11,9 +11,9 @@ from typing import Any, Final
 from holdfast.access.permits import Permit
 from holdfast.broker.api.tasks import TaskService
 from holdfast.machine import rejections
-from holdfast.machine.ids import later_task_id, parse_task_id
+from holdfast.machine.ids import SECRET_BITS, later_task_id, parse_task_id
 from holdfast.machine.rejections import SCHEDULE_NOT_FOUND
-from holdfast.machine.rows import Execution
+from holdfast.machine.rows import NO_TASK, Execution
 from holdfast.proto.v1 import schedules_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.refusals import PERMISSION_DENIED, RefusedError, permission_denied
@@ -29,6 +29,7 @@ _LISTS: Final = {
     "Cancel": ("task_ids",), "UpdateTasks": ("items",), "WaitTasks": ("task_ids",), "RetryDeadLetters": ("task_ids",),
     "DiscardDeadLetters": ("task_ids",), "GetTask": (), "GetDeadLetter": (),
 }  # fmt: skip
+_OF_CLAIMS: Final = frozenset({"Ack", "Fail", "Extend", "Release"})
 _READS: Final = frozenset({"WaitTasks", "GetTask", "GetDeadLetter"})
 _SCHEDULES: Final = frozenset({"GetSchedule", "DeleteSchedule", "PauseSchedule", "TriggerSchedule", "PreviewSchedule"})
 
@@ -58,29 +59,18 @@ class _Tasks:
             await self._shard.read_barrier()
         else:
             self._shard.now_ms()  # refuses if another one leads: what is here may be old
-        if not _LISTS[self._name]:
+        lists = _LISTS[self._name]
+        if not lists:
             request.task_id = self._shown([request.task_id])[0]
-        for field in _LISTS[self._name]:
-            self._hide(getattr(request, field), field)
-        response = await handler(request)
-        if self._name == "Ack":
-            for outcome in response.outcomes:
-                for accepted in outcome.acked.follow_ups if outcome.HasField("acked") else ():
-                    _hide_duplicate(self._shard, self._permit, accepted)
-        return response
+        elif self._name in _OF_CLAIMS:
+            return await self._of_claims(request, handler)
+        elif lists == ("task_ids",):
+            request.task_ids[:] = self._shown(request.task_ids)
+        else:
+            self._hide(request.items)
+        return await handler(request)
 
-    def _hide(self, items: Any, field: str) -> None:
-        if field == "task_ids":
-            shown = self._shown(items)
-            if shown != list(items):
-                items[:] = shown
-            return
-        refs = [item.claim if self._name in ("Ack", "Fail", "Extend") and field == "items" else item for item in items]
-        if field == "ranges":
-            for ref in refs:
-                if not self._is_range_shown(ref):
-                    ref.task_id = NO_TASK_ID
-            return
+    def _hide(self, refs: Sequence[Any]) -> None:
         for ref, text in zip(refs, self._shown([ref.task_id for ref in refs]), strict=True):
             if ref.task_id != text:
                 ref.task_id = text
@@ -94,15 +84,69 @@ class _Tasks:
             for text, task_id in zip(texts, task_ids, strict=True)
         ]
 
-    def _is_range_shown(self, claims: pb.AckRange) -> bool:
-        first = parse_task_id(claims.task_id)
-        if first is None or not 1 <= claims.count <= _RANGE_TASKS_MAX:
-            return True
-        try:
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    async def _of_claims(self, request: Any, handler: Handler) -> Any:
+        """All claims of one secret were handed out together, to somebody who was allowed to have them. So of those that
+        can prove one with it, only the refused ones are looked at: what is said of them must not tell that there is
+        such a task."""
+        refs = _claims_in(self._name, request)
+        by_secret: dict[int, list[Any]] = {}
+        for ref in refs:
+            by_secret.setdefault(ref.secret, []).append(ref)
+        proved = self._proved([group[0] for group in by_secret.values()])
+        for group, is_proved in zip(by_secret.values(), proved, strict=True):
+            if not is_proved:
+                self._hide([ref for ref in group if not isinstance(ref, pb.AckRange)])
+                self._hide_ranges([ref for ref in group if isinstance(ref, pb.AckRange)])
+        response = await handler(request)
+        for ref, outcome in zip(refs, [*response.outcomes, *getattr(response, "ranges", ())], strict=True):
+            self._hide_refusals(ref, outcome)
+        if self._name == "Ack":
+            for outcome in response.outcomes:
+                for accepted in outcome.acked.follow_ups:
+                    _hide_duplicate(self._shard, self._permit, accepted)
+        return response
+
+    def _proved(self, refs: Sequence[Any]) -> list[bool]:
+        """Of each: whether it is the present claim of a task that may be seen."""
+        task_ids = [parse_task_id(ref.task_id) or NO_TASK for ref in refs]
+        return [
+            task is not None and task.token == ref.token << SECRET_BITS | ref.secret and _is_allowed(self._permit, task)
+            for ref, task in zip(refs, self._shard.executions(task_ids), strict=True)
+        ]
+
+    def _hide_ranges(self, ranges: Sequence[pb.AckRange]) -> None:
+        for claims in ranges:
+            first = parse_task_id(claims.task_id)
+            if first is None or not 1 <= claims.count <= _RANGE_TASKS_MAX:
+                continue  # it is refused anyway
             task_ids = [later_task_id(first, index) for index in range(claims.count)]
-        except (OverflowError, ValueError):
-            return False
-        return all(_is_allowed(self._permit, task) for task in self._shard.executions(task_ids))
+            if not all(_is_allowed(self._permit, task) for task in self._shard.executions(task_ids)):
+                claims.task_id = NO_TASK_ID
+
+    def _hide_refusals(self, ref: Any, outcome: Any) -> None:
+        if outcome.HasField("rejection"):
+            self._hide_refusal(ref.task_id, 0, outcome.rejection)
+        for item in getattr(outcome, "refused", ()):
+            self._hide_refusal(ref.task_id, item.at, item.rejection)
+
+    def _hide_refusal(self, text: str, place: int, rejection: pb.Rejection) -> None:
+        first = parse_task_id(text)
+        if first is None or rejection.reason == rejections.TASK_NOT_FOUND:
+            return
+        (task,) = self._shard.executions([later_task_id(first, place)])
+        if task is not None and not _is_allowed(self._permit, task):
+            unknown = rejections.task_not_found()
+            rejection.Clear()
+            rejection.reason, rejection.message = unknown.code, unknown.message
+
+
+def _claims_in(name: str, request: Any) -> list[Any]:
+    """Claims and ranges of claims, in the order in which they are answered."""
+    if name == "Release":
+        return [*request.claims]
+    return [*(item.claim for item in request.items), *getattr(request, "ranges", ())]
 
 
 def _is_allowed(permit: Permit, task: Execution | None) -> bool:
@@ -116,7 +160,7 @@ async def _enqueue(service: TaskService, permit: Permit, request: Any, handler: 
     """A request id, or a unique key, may be that of somebody else's task: then it cannot be had, and that is all."""
     response = await handler(request)
     for index, outcome in enumerate(response.outcomes):
-        if outcome.HasField("accepted") and not _is_own(service.shard, permit, outcome.accepted):
+        if outcome.accepted.duplicate and not _is_own(service.shard, permit, outcome.accepted):
             outcome.rejection.CopyFrom(_taken(f"tasks[{index}]"))
     for index, outcome in enumerate(response.runs):
         if outcome.duplicate and not _is_of_permit(service.shard, permit, outcome.first_task_id):
