@@ -3,7 +3,7 @@ again when it changes. Without either everybody may do everything, unless the se
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -116,10 +116,6 @@ class AccessRules:
     def is_asked(self) -> bool:
         """Whether calls are asked about."""
         return self._used is not None or self._is_required or self._awaits_map
-
-    @property
-    def gauges(self) -> Mapping[str, float]:
-        return {"access_asked": self.is_asked, "access_file_unusable": bool(self._file and self._file.problem)}
 
     def switch(self, served: Served, asking: Begin) -> None:
         """From now on it is begun by `asking` whenever there is something to ask, and otherwise as it is now: then
