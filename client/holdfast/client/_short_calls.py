@@ -226,15 +226,18 @@ class ShortCalls:
         way = None if client is None else client._own_way()
         if client is None or way is None:
             return None
+        source = client._connection.token
+        token = "" if source is None else source()
         is_same = way == self._way and client is self._of
-        if is_same and self._client is not None and self._link is not None and self._link.is_open:
+        link = self._link
+        if is_same and self._client is not None and link is not None and link.is_open and link.token == token:
             return self._client
         self._drop()
         now_s = time.monotonic()
         if now_s < self._not_before_s:
             return None
         try:
-            link = BlockingLink(way.frames, "client", MESSAGE_BYTES_MAX, _KEEPALIVE_S)
+            link = BlockingLink(way.frames, "client", MESSAGE_BYTES_MAX, _KEEPALIVE_S, token)
         except NoFramesError:
             self._not_before_s = now_s + _AGAIN_S
             return None

@@ -249,4 +249,3 @@ class _Begun:
         if self._leader.named != self._address:
             self._leader.answered(self._address)
         self._on_end(self._method.with_routed(result, self._sent_s - self.received_s))
-
