@@ -15,7 +15,7 @@ from holdfast.serving.authorization import Guard
 from holdfast.serving.jwts import Jwts
 from holdfast.serving.logs import get_logger
 from holdfast.serving.router_word import RouterSecret, RouterWords, read_secret
-from holdfast.serving.served import Answer, CallContext, Served
+from holdfast.serving.served import Answer, CallContext, Carried, CompletedCall, Served
 
 POLL_SECONDS: Final = 1.0
 
@@ -117,14 +117,16 @@ class AccessRules:
         """Whether calls are asked about."""
         return self._used is not None or self._is_required or self._awaits_map
 
-    def switch(self, served: Served, asking: Begin) -> None:
-        """From now on it is begun by `asking` whenever there is something to ask, and otherwise as it is now: then
-        nothing is paid for it."""
+    def switch(
+        self, served: Served, asking: Begin, asking_framed: Callable[[CompletedCall], Carried] | None = None
+    ) -> None:
+        """From now on it is begun by `asking` (`asking_framed`: in frames) whenever there is something to ask, and
+        otherwise as it is now: then nothing is paid for it."""
         plain, plain_framed = served.begin, served.begin_framed
 
         def choose(is_asked: bool) -> None:
             served.begin = asking if is_asked else plain
-            served.begin_framed = asking if is_asked else plain_framed
+            served.begin_framed = (asking_framed or asking) if is_asked else plain_framed
 
         choose(self.is_asked)
         self.on_change.append(choose)

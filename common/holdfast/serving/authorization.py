@@ -106,6 +106,13 @@ class Guard:
             raise admitted.denied()
         return admitted
 
+    def may_pass(self, admitted: Admitted, request: Any) -> bool:
+        """Whether nothing in the request, which waits for nothing and asks for no list, is denied to the caller."""
+        if first_denied(admitted.permit, request) is not None:
+            return False
+        batch = BATCHES.get(type(request).__name__)
+        return batch is None or not denied_items(batch, admitted.batch_permit, request)
+
     def answer(
         self, admitted: Admitted, context: CallContext, request: Any, handle: Handler, read: Read | None = None
     ) -> Coroutine[Any, Any, Any]:

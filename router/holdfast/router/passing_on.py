@@ -2,6 +2,8 @@
 account, such as the waits that callers share. Brokers decide again, and so have to know.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 
@@ -20,6 +22,16 @@ _caller: ContextVar[Identity | None] = ContextVar("caller", default=None)
 def carry_out_for(identity: Identity) -> None:
     """From now on, in this task."""
     _caller.set(identity)
+
+
+@contextmanager
+def carrying_out_for(identity: Identity | None) -> Iterator[None]:
+    """For what is done at once and in no task of its own."""
+    before = _caller.set(identity)
+    try:
+        yield
+    finally:
+        _caller.reset(before)
 
 
 def on_own_account() -> None:

@@ -66,7 +66,8 @@ class RouterServer(CallServer):
                 begin_framed=partial(self._begin_framed, method),
             )  # fmt: skip
             if access is not None:
-                access.switch(served, partial(self._begin_guarded, method))
+                framed = partial(self._begin_guarded_framed, method)
+                access.switch(served, partial(self._begin_guarded, method), framed)
             services.setdefault(method.path.split("/")[1], {})[method.name] = served
         for service, methods in services.items():
             self.add(service, methods)
@@ -94,6 +95,23 @@ class RouterServer(CallServer):
         self._handler.check(method)
         caller = _caller_of(context)
         return lambda data: self._answer_guarded(admitted, context, method, data, caller)
+
+    def _begin_guarded_framed(self, method: Method, call: CompletedCall) -> Carried:
+        guard, whole_calls = self._guard, self._whole_calls
+        assert guard is not None
+        admitted = guard.admit(method.path, call)
+        self._handler.check(method)
+        caller = _caller_of(call)
+        caller.identity = admitted.identity
+
+        def carry_out(data: bytes) -> Coroutine[Any, Any, bytes] | None:
+            if whole_calls is not None and whole_calls.takes(method):
+                may_pass = admitted.is_unrestricted or guard.may_pass(admitted, method.parse(data))
+                if may_pass and whole_calls.begin(method, data, caller, call):
+                    return None
+            return self._answer_guarded(admitted, call, method, data, caller)
+
+        return carry_out
 
     async def _answer_guarded(
         self, admitted: Admitted, context: CallContext, method: Method, data: bytes, caller: Caller
