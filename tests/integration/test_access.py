@@ -253,6 +253,39 @@ async def test_a_token_that_is_replaced_makes_no_call_fail(
         assert all(await asyncio.gather(*producing))
 
 
+def test_a_thread_that_makes_calls_by_itself_takes_the_new_token(
+    broker: ServerProcess, access: Access, tmp_path: Path
+) -> None:
+    """The blocking client has a connection of its own for short calls."""
+    file = tmp_path / "token"
+    file.write_text(access.add("blocking", "all-of-q"))
+    access.write()
+    wait_until(lambda: is_let_in(broker.address, file), "the server to know the token")
+    with Client(broker.address, token_file=file) as client:
+        old = access.ids["blocking"]
+        for _ in range(3):  # over gRPC, then in frames
+            client.enqueue(NewTask("q", "t"))
+            time.sleep(0.2)
+        file.write_text(access.add("blocking", "all-of-q"))
+        access.policy = revoke_token(access.policy, old)
+        access.write()
+        ends_s = time.monotonic() + 3
+        while time.monotonic() < ends_s:
+            client.enqueue(NewTask("q", "t"))
+        file.write_text(access.tokens["unknown"])
+        with pytest.raises(Unauthenticated):
+            wait_until(lambda: client.enqueue(NewTask("q", "t")).duplicate, "the client to read its file again")
+
+
+def is_let_in(address: str, file: Path) -> bool:
+    with Client(address, token_file=file) as client:
+        try:
+            client.topology()
+        except Unauthenticated:
+            return False
+        return True
+
+
 def test_rules_that_are_of_no_use_leave_the_last_good_ones_in_force(broker: ServerProcess, access: Access) -> None:
     before = access.path.read_bytes()
     try:
