@@ -185,8 +185,10 @@ class _OwnClient(AsyncClient):
 class _Connecting:
     """A connection that is being made, on a thread of its own: no call waits for it."""
 
-    def __init__(self, way: OwnWay) -> None:
+    def __init__(self, way: OwnWay, token: str) -> None:
+        """`token`: who calls over it."""
         self.way = way
+        self.token = token
         self.link: BlockingLink | None = None
         self.has_failed = False
         self.began_s = time.monotonic()
@@ -196,7 +198,7 @@ class _Connecting:
 
     def _connect(self) -> None:
         try:
-            link = BlockingLink(self.way.frames, "client", MESSAGE_BYTES_MAX, _KEEPALIVE_S)
+            link = BlockingLink(self.way.frames, "client", MESSAGE_BYTES_MAX, _KEEPALIVE_S, self.token)
         except NoFramesError:
             self.has_failed = True
             return
@@ -267,17 +269,20 @@ class ShortCalls:
         way = None if client is None else client._own_way()
         if client is None or way is None:
             return None
+        source = client._connection.token
+        token = "" if source is None else source()
         is_same = way == self._way and client is self._of
-        if is_same and self._client is not None and self._link is not None and self._link.is_open:
+        link = self._link
+        if is_same and self._client is not None and link is not None and link.is_open and link.token == token:
             return self._client
         connecting = self._connecting
-        if connecting is None or connecting.way != way:
-            self._connect(way)
+        if connecting is None or connecting.way != way or connecting.token != token:
+            self._connect(way, token)
         elif connecting.has_failed or (connecting.link is not None and not connecting.link.is_open):
             now_s = time.monotonic()
             if now_s - connecting.began_s < STEADY_S:
                 self._not_before_s = now_s + _AGAIN_S
-            self._connect(way)
+            self._connect(way, token)
         elif connecting.link is not None:
             self._way, self._link, self._of = way, connecting.link, client
             own = _OwnConnection(way, self._link, retry=client._connection.retries)
@@ -285,10 +290,10 @@ class ShortCalls:
             return self._client
         return None
 
-    def _connect(self, way: OwnWay) -> None:
+    def _connect(self, way: OwnWay, token: str) -> None:
         self._drop()
         if time.monotonic() >= self._not_before_s:
-            self._connecting = _Connecting(way)
+            self._connecting = _Connecting(way, token)
             self._collected = weakref.finalize(self, self._connecting.give_up)
             self._collected.atexit = False  # see _at_exit
 

@@ -6,6 +6,7 @@ the calls on tasks; `_sync_operators` has the others.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,7 @@ from holdfast.client.models import (
     TaskUpdate,
     Updated,
 )
+from holdfast.client.tokens import Token
 
 
 class Client(BlockingCalls):
@@ -59,10 +61,13 @@ class Client(BlockingCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        token: Token | None = None,
+        token_file: str | Path | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent or started before the first call."""
         make = partial(
-            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport
+            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, token=token,
+            token_file=token_file,
         )  # fmt: skip
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)

@@ -23,7 +23,7 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import BATCH_TOO_LARGE, RefusedError, forget_frames, overloaded, shutting_down
-from holdfast.serving.served import Refuse, Served
+from holdfast.serving.served import ConnectionCredentials, Refuse, Served
 
 POLL_SECONDS = 2.0
 SILENT_SECONDS = 20.0  # of a caller that waits for answers, before it is asked whether it is there
@@ -163,6 +163,10 @@ class _Call:
     def invocation_metadata(self) -> Metadata:
         return self._metadata
 
+    @property
+    def connection_credentials(self) -> ConnectionCredentials:
+        return self._connection.credentials
+
     def time_remaining(self) -> float | None:
         return None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
 
@@ -258,6 +262,7 @@ class _Connection(asyncio.Protocol):
         self._calls: dict[int, _Call] = {}  # that the caller waits for
         self._unanswered_bytes = 0  # of these
         self._has_said_hello = False
+        self.credentials = ConnectionCredentials()
         self._has_ended = False
         self._outgoing: list[bytes] = []
         self._heard_s = self._began_s = time.monotonic()
@@ -365,9 +370,19 @@ class _Connection(asyncio.Protocol):
             self.end(reason)
             return
         self._has_said_hello = True
+        self.credentials = ConnectionCredentials(greeting.token, self._certificate_names())
         bytes_max = server.limits.message_bytes_max
         self._reader.raise_limit(bytes_max + codec.FRAME_SPARE_BYTES)
         self._send(welcome(greeting, server.name(), server.paths, bytes_max))
+
+    def _certificate_names(self) -> tuple[str, ...]:
+        """Of a client's certificate that TLS has checked."""
+        found = None if self._transport is None else self._transport.get_extra_info("peercert")
+        if not found:
+            return ()
+        names = [value for _, value in found.get("subjectAltName", ())]
+        names += [value for part in found.get("subject", ()) for kind, value in part if kind == "commonName"]
+        return tuple(dict.fromkeys(names))
 
     def _begin(self, frame: Frame) -> None:
         server = self._server

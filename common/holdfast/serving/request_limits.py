@@ -92,6 +92,7 @@ _BYTES_MAX = {
     "Allocate": 1024 * _KIB,
     "SetQueue": 512 * _KIB,
     "StartPlan": 1024 * _KIB,
+    "SetAccess": 576 * _KIB,
 }
 # In bodies up to this size, what is inside the items takes the parser less than 30 ms, and nobody looks. For tasks, in
 # which no message is repeated but the entries of a map, it takes less.

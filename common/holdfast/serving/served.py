@@ -1,12 +1,21 @@
 """What a server answers, over whichever transport a call reaches it."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from holdfast.serving.metrics import MethodMetrics
 from holdfast.serving.request_limits import RequestLimit
 
 BRINGS_TASKS = frozenset({"Enqueue", "PutSchedule"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCredentials:
+    """What a connection says of who is at its other end."""
+
+    token: str = field(default="", repr=False)  # of the hello
+    certificate_names: tuple[str, ...] = ()  # of a certificate that was checked; the first is what people call it
 
 
 class CallContext(Protocol):

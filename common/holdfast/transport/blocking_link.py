@@ -35,8 +35,11 @@ class BlockingCall:
 class BlockingLink:
     """To one server. All but `shut_down` is for one thread at a time."""
 
-    def __init__(self, at: FramesAddress, caller: str, message_bytes_max: int, keepalive_s: float) -> None:
-        """Raises NoFramesError."""
+    def __init__(
+        self, at: FramesAddress, caller: str, message_bytes_max: int, keepalive_s: float, token: str = ""
+    ) -> None:
+        """`token`: who calls over it. Raises NoFramesError."""
+        self.token = token
         self._message_bytes_max = message_bytes_max
         self._keepalive_s = keepalive_s
         self._reader = FrameReader(message_bytes_max + codec.FRAME_SPARE_BYTES, AllRoom())
@@ -61,7 +64,7 @@ class BlockingLink:
             raise
 
     def _enter(self, expects: str, caller: str) -> None:
-        self._socket.sendall(hello(expects, caller))
+        self._socket.sendall(hello(expects, caller, self.token))
         ends_s = time.monotonic() + _CONNECT_SECONDS
         while not (frames := self._receive(ends_s)):
             if time.monotonic() >= ends_s:

@@ -119,10 +119,11 @@ class _Request(NamedTuple):
 class FrameLink(asyncio.Protocol):
     """A connection to one server."""
 
-    def __init__(self, expects: str, caller: str, message_bytes_max: int, keepalive_s: float) -> None:
-        """`expects`: who the server must be."""
+    def __init__(self, expects: str, caller: str, message_bytes_max: int, keepalive_s: float, token: str = "") -> None:
+        """`expects`: who the server must be. `token`: who calls over it."""
         self._expects = expects
         self._caller = caller
+        self.token = token
         self._message_bytes_max = message_bytes_max
         self._keepalive_s = keepalive_s
         self.loop = asyncio.get_running_loop()
@@ -266,7 +267,7 @@ class FrameLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
-        self._transport.write(hello(self._expects, self._caller))
+        self._transport.write(hello(self._expects, self._caller, self.token))
 
     async def welcomed(self, timeout_s: float = HANDSHAKE_SECONDS) -> None:
         """Raises NoFramesError."""
@@ -314,7 +315,7 @@ class FrameLink(asyncio.Protocol):
         elif frame.kind == codec.PING and len(frame.body or b"") <= codec.PING_BYTES_MAX:
             self._send((codec.encode(codec.PONG, frame.call, frame.body or b""),))
         elif frame.kind == codec.GOODBYE:
-            self._say_goodbye()
+            self.leave()
         elif frame.kind == codec.END:
             self._lose(decode_refusal(frame.body or b"").message)
         elif frame.kind != codec.PONG:
@@ -332,8 +333,8 @@ class FrameLink(asyncio.Protocol):
 
     # --- its end ------------------------------------------------------------------------------------------------
 
-    def _say_goodbye(self) -> None:
-        """The server takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
+    def leave(self) -> None:
+        """It takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
         self.is_open = False
         queued = (*self._large, *self._small)
         self._large, self._small = {}, {}

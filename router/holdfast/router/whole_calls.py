@@ -13,12 +13,14 @@ from holdfast.router.callers import Caller
 from holdfast.router.forwarding import FirstAttempt, Forwarder
 from holdfast.router.leaders import Map
 from holdfast.router.methods import Method
+from holdfast.router.passing_on import carry_out_for, carrying_out_for
 from holdfast.router.releases import Releases
 from holdfast.routing.calls import BY_TASK, task_ids_of
 from holdfast.routing.placing import shards_of_tasks
 from holdfast.routing.sets import visible
 from holdfast.serving.request_limits import QUEUES_PER_RESERVE_MAX
 from holdfast.serving.served import CompletedCall
+from holdfast.transport.channels import OutgoingCall
 
 _ON_TASKS = frozenset({"Ack", "Fail", "Extend", "Release"})
 _METHODS = _ON_TASKS | {"Enqueue", "Reserve"}
@@ -39,6 +41,9 @@ class WholeCalls:
         self._check_map = check_map
         self._call_s_max = call_s_max
         self._picks = 0
+
+    def takes(self, method: Method) -> bool:
+        return method.name in _METHODS
 
     def begin(self, method: Method, data: bytes, caller: Caller, call: CompletedCall) -> bool:
         """False if it is none of those, or its leader cannot be reached in this way now. May refuse it."""
@@ -87,9 +92,11 @@ class _WholeCall:
         owner.budget.enter(size)
         has_begun = False
         try:
-            outgoing = owner.forwarder.begin(
-                self._method, self._shard, self._data, self._deadline_s, self._ended, received_s=self._caller.received_s
-            )
+            if self._caller.identity is None:
+                outgoing = self._send()
+            else:
+                with carrying_out_for(self._caller.identity):
+                    outgoing = self._send()
             has_begun = outgoing is not None
         finally:
             if not has_begun:
@@ -99,6 +106,11 @@ class _WholeCall:
         elif outgoing is not None:
             self._call.on_cancel(_let_it_end)
         return has_begun
+
+    def _send(self) -> OutgoingCall | None:
+        return self._owner.forwarder.begin(
+            self._method, self._shard, self._data, self._deadline_s, self._ended, received_s=self._caller.received_s
+        )
 
     def _ended(self, result: bytes | FirstAttempt) -> None:
         self._owner.budget.leave(len(self._data))
@@ -117,6 +129,8 @@ class _WholeCall:
             self._owner.releases.release(self._shard, answer)
 
     async def _go_on(self, first: FirstAttempt) -> bytes:
+        if self._caller.identity is not None:
+            carry_out_for(self._caller.identity)
         owner, size = self._owner, len(self._data)
         owner.budget.enter_again(size)
         try:
