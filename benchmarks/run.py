@@ -38,6 +38,7 @@ from scenarios import (
     shapes,
     shard_away,
     singles,
+    state_cost,
     storms,
     tenants,
     waiting,
@@ -85,6 +86,12 @@ SCENARIOS = {
         backlog.AIMS,
         backlog.measure_singles,
         1,
+    ),
+    "state": Scenario(
+        "what RocksDB takes of whole lives, without a server: what an overlay in front of it could save at most",
+        state_cost.AIMS,
+        state_cost.measure,
+        3,
     ),
     "batch-sizes": Scenario(
         "enqueue, claim and ack in calls of 1, 10, 100 and 1,000 tasks", shapes.BATCH_AIMS, shapes.measure_batches, 3
@@ -212,7 +219,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tasks",
         type=_positive,
         metavar="N",
-        help="tasks of enqueue, lifecycle, worker and caller, replicated or not, of a run of router-enqueue and "
+        help="tasks of enqueue, lifecycle, state, worker and caller, replicated or not, of a run of router-enqueue and "
         "limits, of each size of calls and payloads, and of a storm",
     )
     parser.add_argument(

@@ -148,6 +148,14 @@ def test_fail_over_scenarios_count_and_report_everything(
 
 
 @long_only
+def test_the_scenario_of_workers_that_wait_at_a_broker_counts_and_reports_everything(tmp_path: Path) -> None:
+    report = Report(tmp_path, "waiting", "--workers", "50", "--samples", "20")
+    assert report.counts("waiting") == {"workers": 50, "picked up": 20}
+    assert report.reached("waiting")["broker, RSS"] > 0
+    assert report.target("waiting", "pickup, p50") == "≤ 3 ms"
+
+
+@long_only
 def test_the_scenario_of_being_watched_counts_and_reports_everything(tmp_path: Path) -> None:
     report = Report(tmp_path, "watching")
     assert report.counts("watching") == {"workers": 100, "listed": 5_000}

@@ -149,6 +149,8 @@ def test_the_configuration_page_has_every_option_of_apps_tasks_and_workers() -> 
     assert {row for row in rows if " " not in row} == {
         "HOLDFAST_ADDRESS",
         "HOLDFAST_TRANSPORT",
+        "HOLDFAST_TOKEN",
+        "HOLDFAST_TOKEN_FILE",
         "HOLDFAST_TLS_CA",
         "HOLDFAST_TLS_CERT",
         "HOLDFAST_TLS_KEY",

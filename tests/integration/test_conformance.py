@@ -150,6 +150,8 @@ OPERATORS: list[tuple[str, Make]] = [
     ("AdvancePlan", lambda _: cluster_pb2.AdvancePlanRequest()),
     ("CancelPlan", lambda _: cluster_pb2.CancelPlanRequest()),
     ("SetRebalancing", lambda _: cluster_pb2.SetRebalancingRequest()),
+    ("GetAccess", lambda _: cluster_pb2.GetAccessRequest()),
+    ("SetAccess", lambda _: cluster_pb2.SetAccessRequest(rules=b"{}")),
     ("ReadMap", lambda _: backups_pb2.ReadMapRequest()),
     ("BeginBackup", lambda _: backups_pb2.BeginBackupRequest(shard=0, id=7)),
     ("CopyShard", lambda _: backups_pb2.CopyShardRequest(shard=0, id=8)),

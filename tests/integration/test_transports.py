@@ -133,5 +133,28 @@ async def test_the_whole_life_of_tasks(address: str, transport: str, queue: str)
         assert stats.ready == 0
 
 
-def test_calls_in_frames_are_counted(broker: ServerProcess) -> None:
-    wait_until(lambda: broker.metric("holdfast_frame_calls") > 0, "calls in frames to be counted")
+@pytest.mark.parametrize("direct", [False, True], ids=["through the router", "straight to the leaders"])
+async def test_all_hops_are_in_frames_once_they_are_known(cluster: MapCluster, queue: str, *, direct: bool) -> None:
+    [node], [router] = cluster.nodes.values(), cluster.routers
+    calls = 50
+
+    def counted() -> tuple[float, float]:
+        """By the broker and the router; they show it a moment later."""
+        return node.metric("holdfast_frame_calls"), router.metric("holdfast_router_frame_calls")
+
+    async with AsyncClient(cluster.address, direct=direct) as client:
+
+        async def grew(by_broker: int, by_router: int, before: tuple[float, float]) -> None:
+            async with asyncio.timeout(30):
+                while counted()[0] < before[0] + by_broker or counted()[1] < before[1] + by_router:
+                    await asyncio.sleep(0.1)
+
+        before = counted()
+        for _ in range(calls):  # the first ones find the frames
+            await client.enqueue(NewTask(queue, "t"))
+            await asyncio.sleep(0.01)
+        await grew(1, 0 if direct else 1, before)
+        before = counted()
+        for _ in range(calls):
+            await client.enqueue(NewTask(queue, "t"))
+        await grew(calls, 0 if direct else calls, before)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 from holdfast.broker.api.admin import Admin
 from holdfast.broker.api.backups import BackupService
+from holdfast.broker.api.figures import latencies, queue_figures
 from holdfast.broker.api.server import RpcServer
 from holdfast.broker.api.shard_services import HostedServices
 from holdfast.broker.api.shards import ShardService
@@ -31,7 +32,6 @@ from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.commit_loop import CommitLoop
-from holdfast.broker.replica.figures import Figures
 from holdfast.broker.replica.host import Host, HostListener
 from holdfast.broker.replica.peer_wire import PeerWire
 from holdfast.broker.replica.shard import Shard
@@ -39,6 +39,7 @@ from holdfast.broker.replica.stuck_shards import STALL_SECONDS, Leaderless, Stal
 from holdfast.cluster.connect import Certificates, connect
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
+from holdfast.serving.access_rules import AccessRules
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -106,6 +107,8 @@ class Node:
             self._background.spawn(report_openness(self._config), "openness")
             self._background.spawn(self._follow_clocks(), "clocks")
             self._background.spawn(give_back_memory(self._rpc.intake), "memory")
+            if self._access is not None:
+                self._background.spawn(self._access.run(), "access")
             if self._cluster is not None:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
@@ -156,6 +159,7 @@ class Node:
         self._host = Host(context, self._data_dir, self._node_log, self._commit_loop, source, evidence)
         self._stack.callback(self._host.close)
         self._services = HostedServices(self._host, config, metrics, self._cluster_view)
+        self._access = self._open_access()
         self._cluster = self._make_cluster()
         self._checkpointer = Checkpointer(
             self._node_log,
@@ -183,12 +187,22 @@ class Node:
             readiness=self._readiness,
             frames_at=self._frames_at(),
             tls=self._certificates.listening,
+            access=self._access,
         )
         ops_host = config.ops_host or config.host
         self._ops = OpsServer(ops_host, config.ops_port, metrics, self._readiness, self._certificates.http)
-        figures = Figures(self._host)
-        metrics.watch_queues(figures.queues)
-        metrics.watch_latencies(figures.latencies)
+        metrics.watch_queues(lambda: queue_figures(self._host.shards))
+        metrics.watch_latencies(lambda: latencies(self._host.shards))
+
+    def _open_access(self) -> AccessRules | None:
+        """Who may do what; None if nobody will ever be asked."""
+        config, view = self._config, self._cluster_view
+        if not config.asks_who_calls and isinstance(view, StaticClusterView):
+            return None
+        return AccessRules.open(
+            config.access_file, config.router_secret_file, is_required=config.access == "required",
+            cluster_id=lambda: view.cluster_id, follows_map=isinstance(view, MapClusterView),
+        )  # fmt: skip
 
     def _server_limits(self) -> ServerLimits:
         config = self._config
@@ -226,12 +240,12 @@ class Node:
         config = self._config
         if self._wire is None:
             return None
-        if not isinstance(self._cluster_view, MapClusterView):
+        if self._access is None or not isinstance(self._cluster_view, MapClusterView):
             return StaticCluster(config, self._host, self._commit_loop, self._wire)
         return MappedCluster(
             config, self._data_dir, self._host, self._commit_loop, self._wire, cluster_view=self._cluster_view,
             etcd=connect(config), services=self._services, metrics=self.metrics,
-            to_brokers=self._certificates.to_brokers,
+            to_brokers=self._certificates.to_brokers, access=self._access,
         )  # fmt: skip
 
     def _cluster_service(self) -> object:

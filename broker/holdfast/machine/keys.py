@@ -13,7 +13,7 @@ A family number is never reused for something else, also when its family is reti
                                                                 limit key, and of some that have left
     SUBQUEUE        queue, 9 - priority, tenant, limit key      ready_rows.Subqueue; of those with ready tasks, but not
                                                                 of the plain one
-    CLAIM_EXPIRY    expiry, task id                             queue, tenant and limit key; nothing without the latter
+    CLAIM_EXPIRY    expiry, task id                             of how many, queue, tenant and limit key; mostly nothing
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -
     DEDUP           queue, request id                           rows.Dedup

@@ -109,11 +109,11 @@ class Reader:
         return TaskView.make(task_id, execution, now_ms, envelope=envelope, report=report, attempts=attempts.kept)
 
     def _task_in_run(self, task_id: bytes, now_ms: int) -> TaskView | None:
-        execution = RunReader(self).execution(task_id)
+        in_runs = RunReader(self)
+        execution = in_runs.execution(task_id)
         if execution is None:
             return None
-        (envelope,) = self.envelopes([task_id])
-        return TaskView.make(task_id, execution, now_ms, envelope=envelope)
+        return TaskView.make(task_id, execution, now_ms, envelope=in_runs.envelope(task_id))
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         rows = self.get_many([keys.execution(task_id) for task_id in task_ids])
@@ -142,7 +142,7 @@ class Reader:
             return None
         start, end = run.part_at(place)
         payloads = self.payloads_of(run, end)
-        return None if payloads is None else payloads.envelope(place - start)
+        return None if payloads is None else payloads.envelope(place - start, run.request_id_at(place))
 
     def envelope_reader(self) -> EnvelopeOf:
         """The same one by one, until something is applied: of neighbours in a run, what they share is read once."""
@@ -154,14 +154,17 @@ class Reader:
 
         return read
 
-    def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
-        """What so many consecutive tasks of a run share, and the payload of each; None if none of them is in a run, or
-        all have finished."""
+    def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes], list[bytes]] | None:
+        """What so many consecutive tasks of a run share, the payload of each, and their own request ids, if they have
+        any; None if none of them is in a run, or all have finished."""
         run = self._run_at_hand(task_id)
         if run is None or run.place(task_id) is None:
             run = find_run(self, task_id)
         place = None if run is None else run.place(task_id)
-        return None if run is None or place is None or not run.unfinished else self._payloads_from(run, place, count)
+        if run is None or place is None or not run.unfinished:
+            return None
+        found = self._payloads_from(run, place, count)
+        return None if found is None else (*found, run.request_ids_of(place, count))
 
     def _payloads_from(self, run: Run, place: int, count: int) -> tuple[bytes, list[bytes]] | None:
         header, found = b"", list[bytes]()
@@ -322,7 +325,7 @@ class RunReader:
         run, place = found
         start, end = run.part_at(place)
         payloads = self._reader.payloads_of(run, end)
-        return None if payloads is None else payloads.envelope(place - start)
+        return None if payloads is None else payloads.envelope(place - start, run.request_id_at(place))
 
     def range_at(self, last_id: bytes) -> TaskRange:
         found = self._find(last_id)

@@ -9,7 +9,8 @@ from holdfast.machine.kv import Rows
 from holdfast.machine.new_runs import SIZE_BYTES
 from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED, Execution
-from holdfast.machine.run_rows import RUN_TASKS_MAX, Run, RunPayloads, Stretch, stretch_row
+from holdfast.machine.run_rows import RUN_TASKS_MAX, STRETCH_KEPT_BYTES, Run, RunPayloads, Stretch, stretch_row
+from holdfast.machine.running import claim_row
 
 RUNS_CACHED_BYTES_MAX = 8 * 1024 * 1024  # some three thousand of which all tasks do the same
 
@@ -44,7 +45,7 @@ def index_key(run: Run, stretch: Stretch) -> bytes | None:
     """Under which a stretch is in the index of its state."""
     end, state, _, _, timer_ms, _ = stretch
     if state == READY:
-        return keys.ready(run.queue, run.priority, run.first_sequence + end - 1)
+        return keys.ready(run.queue, run.priority, run.first_sequence + end - 1, *run.names)
     if state == CLAIMED:
         return keys.claim_expiry(timer_ms, run.id_at(end - 1))
     return keys.retention(timer_ms, run.id_at(end - 1)) if state == SUCCEEDED else None
@@ -55,16 +56,9 @@ def index_row(run: Run, start: int, stretch: Stretch) -> tuple[bytes, bytes] | N
     key, count = index_key(run, stretch), stretch.end - start
     if key is None:
         return None
-    return key, ready_row(run.id_at(start), run.largest_bytes, count) if stretch.state == READY else stretch_row(count)
-
-
-def own_index_row(task_id: bytes, task: Execution) -> tuple[bytes, bytes]:
-    """The same of a task that departs, and is in the same state as before."""
-    if task.state == READY:
-        return keys.ready(task.queue, task.priority, task.sequence), ready_row(task_id, task.size_bytes)
-    if task.state == CLAIMED:
-        return keys.claim_expiry(task.timer_ms, task_id), b""
-    return keys.retention(task.timer_ms, task_id), b""
+    if stretch.state == READY:
+        return key, ready_row(run.id_at(start), run.largest_bytes, count)
+    return key, claim_row(run.queue, *run.names, count) if stretch.state == CLAIMED else stretch_row(count)
 
 
 class Runs:
@@ -120,12 +114,13 @@ class Runs:
     def change(self, run: Run, start: int, stretch: Stretch, writes: Writes) -> None:
         """The tasks from `start` up to the end of the stretch are in its state from now on."""
         self._changed[run.last_sequence] = run
-        before_bytes = run.kept_bytes
         went, came = run.replace(start, stretch)
-        self.kept_bytes += run.kept_bytes - before_bytes
-        last = came[-1][1]
+        self.kept_bytes += STRETCH_KEPT_BYTES * (len(came) - len(went))
+        _, (end, state, _, _, timer_ms, _) = came[-1]
         for _, former in went:
-            key = None if former is last else index_key(run, former)  # what is taken from the front changes no key
+            if former.end == end and former.state == state and former.timer_ms == timer_ms:
+                continue  # what is taken from the front changes no key
+            key = index_key(run, former)
             if key is not None:
                 writes[key] = None
         self._enter(run, came, writes)
@@ -147,7 +142,7 @@ class Runs:
             row = writes.get(key) or self._rows.get(key)
             assert row is not None, "a run has its payloads as long as one of its tasks has not finished"
             self._payloads = key, RunPayloads(row)
-        return self._payloads[1].envelope(place - start)
+        return self._payloads[1].envelope(place - start, run.request_id_at(place))
 
     def at_hand(self, task_id: bytes) -> Run | None:
         """The run that a task is in, or was before it departed, if nothing need be read for it."""

@@ -39,11 +39,13 @@ _UNIQUE = UNIQUE_UNTIL_DONE | UNIQUE_WHILE_WAITING
 
 
 def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue, *, is_finishing: bool = False) -> None:
-    if task.is_in_run:
+    state, is_in_run = task.state, task.is_in_run
+    if is_in_run:
         draft.depart(task_id, task, is_finishing=is_finishing)
-    state = task.state
     if state == CLAIMED:
-        _end_claim(draft, task_id, task, queue)
+        if not is_in_run:
+            draft.delete(keys.claim_expiry(task.timer_ms, task_id))
+        _end_claim(draft, task, queue)
     elif state == READY:
         queue.ready -= 1
         if task.flags & SUSPECT:
@@ -51,7 +53,7 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue, *, is_fi
             draft.delete(keys.suspect(task.queue, task.sequence))
         elif task.tenant or task.limit_key:
             _leave_subqueue(draft, task, queue)
-        else:
+        elif not is_in_run:
             draft.delete(keys.ready(task.queue, task.priority, task.sequence))
     elif state == DELAYED:
         queue.delayed -= 1
@@ -63,13 +65,12 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue, *, is_fi
         queue.dead -= 1
         draft.delete(keys.dead(task.queue, task.changed_ms, task_id))
         draft.delete(keys.retention(task.timer_ms, task_id))
-    elif state in (SUCCEEDED, CANCELLED):
+    elif state in (SUCCEEDED, CANCELLED) and not is_in_run:
         draft.delete(keys.retention(task.timer_ms, task_id))
 
 
-def _end_claim(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+def _end_claim(draft: Draft, task: Execution, queue: Queue) -> None:
     queue.claimed -= 1
-    draft.delete(keys.claim_expiry(task.timer_ms, task_id))
     if task.worker:
         draft.add_count(keys.worker(task.worker), -1)
         if task.flags & SUSPECT:
@@ -265,6 +266,7 @@ def request_cancel(draft: Draft, task_id: bytes, task: Execution) -> None:
     """CLAIMED as before; its holder will be told."""
     if task.is_in_run:
         draft.depart(task_id, task)
+        draft.put(keys.claim_expiry(task.timer_ms, task_id), claim_row(task.queue, task.tenant, task.limit_key))
     task.flags |= CANCEL_REQUESTED
     draft.save(task_id, task)
 

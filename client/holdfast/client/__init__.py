@@ -9,6 +9,7 @@ from holdfast.client._options import Retry
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import AsyncHandle, AsyncTask, Call, Handle, Holdfast, Task
 from holdfast.client.cluster_models import (
+    AccessRules,
     ClusterInfo,
     ClusterNode,
     ClusterShard,
@@ -54,10 +55,12 @@ from holdfast.client.errors import (
     NotDead,
     NotFound,
     NotJson,
+    NoToken,
     NotWaiting,
     OpsPortFailed,
     OutcomeUnknown,
     Overloaded,
+    PermissionDenied,
     Rejected,
     RequestIdConflict,
     ResultExpired,
@@ -68,6 +71,7 @@ from holdfast.client.errors import (
     TaskCancelled,
     TaskFailed,
     TaskFinished,
+    Unauthenticated,
     Unavailable,
     UnexpectedAnswer,
     WorkerAtLimit,
@@ -131,6 +135,7 @@ refuse_namesake()
 
 __all__ = [
     "Accepted",
+    "AccessRules",
     "Ack",
     "Acked",
     "AsyncClient",
@@ -177,6 +182,7 @@ __all__ = [
     "Membership",
     "MoveWish",
     "NewTask",
+    "NoToken",
     "NodeAddress",
     "NodeInfo",
     "NodeReport",
@@ -189,6 +195,7 @@ __all__ = [
     "OutcomeUnknown",
     "Overlap",
     "Overloaded",
+    "PermissionDenied",
     "Plan",
     "PlanProgress",
     "PlanStep",
@@ -240,6 +247,7 @@ __all__ = [
     "Topology",
     "Transferred",
     "TypeLatency",
+    "Unauthenticated",
     "Unavailable",
     "UnexpectedAnswer",
     "UniqueScope",

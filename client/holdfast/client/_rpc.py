@@ -36,9 +36,11 @@ from holdfast.client.errors import (
     HoldfastError,
     Overloaded,
     ServerError,
+    Unauthenticated,
     UnexpectedAnswer,
     rejected,
 )
+from holdfast.client.tokens import TokenSource
 from holdfast.common.metadata import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY
 from holdfast.proto.v1 import shards_pb2
 from holdfast.routing.silence import InFlightCall
@@ -55,6 +57,7 @@ from holdfast.transport.sending import LeaderCall, Sender
 from holdfast.transport.tls import TlsSource
 
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
+_RENEWALS_MAX = 3  # of the token, in one call
 # How long a leader that is out of reach may keep a call that could go another way.
 _CONNECT_S_MAX = 1.0
 # With a call that says so a router may refuse automatic keys for an older set of shards: they can be made anew.
@@ -179,6 +182,7 @@ class _Sending(LeaderCall):
         if failed is not None:
             self.address = self.state.address = failed.address
         self._error: HoldfastError | None = None  # of the last attempt, if it failed
+        self._renewals = 0  # how often another token was looked for
         self.sent_s = 0.0 if failed is None else failed.begun_s  # the last attempt
 
     async def begin(self, patience: Patience) -> OutgoingCall:
@@ -203,9 +207,20 @@ class _Sending(LeaderCall):
         self.state.note(self._heard(failure))
 
     def after(self, failure: CallFailedError, now_s: float) -> float | None:
-        pause_s = self.state.after(self._heard(failure), now_s)
+        error = self._heard(failure)
+        if isinstance(error, Unauthenticated) and (pause_s := self._after_unknown_caller(error)) is not None:
+            return self._attempts.pause_s(pause_s)
+        pause_s = self.state.after(error, now_s)
         self.address = self.state.address
         return None if pause_s is None else self._attempts.pause_s(pause_s)
+
+    def _after_unknown_caller(self, error: Unauthenticated) -> float | None:
+        """Nothing was done. There may be another token by now, or the server asks for a moment."""
+        token = self._connection.token
+        if token is None or self._renewals == _RENEWALS_MAX:
+            return None
+        self._renewals += 1
+        return 0.0 if token.renew() else error.retry_after_ms / 1000 or None
 
     def _heard(self, failure: CallFailedError) -> HoldfastError:
         self._error = self._connection.error_of(failure, self.address, self._attempts.timeout_s)
@@ -220,16 +235,17 @@ class Connection:
     """Channels to the servers of a list, and to the leaders that these name."""
 
     def __init__(
-        self, address: str, *, retry: bool, transport: Transport = "auto", channels: ClientChannels | None = None,
-        tls: TlsSource | None = None,
+        self, address: str, *, retry: bool, transport: Transport = "auto", token: TokenSource | None = None,
+        tls: TlsSource | None = None, channels: ClientChannels | None = None,
     ) -> None:  # fmt: skip
         self.addresses = split_addresses(address)
         self.address = ",".join(self.addresses)
         self._retry = retry
+        self.token = token
         self._leaders: dict[int | None, ListedLeader] = {}  # by shard; None: of calls that name none
         self._channels = channels or NegotiatedChannels(
             message_bytes_max=MESSAGE_BYTES_MAX, keepalive_s=30, connects_first=False, caller="client",
-            check=_forks.check, transport=transport, tls=tls,
+            check=_forks.check, transport=transport, token=token, tls=tls,
         )  # fmt: skip
         self._sender = Sender(self)
         self._closed = False

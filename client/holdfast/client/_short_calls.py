@@ -41,7 +41,10 @@ from holdfast.transport.giving_up import ENDLESS, Patience
 
 _KEEPALIVE_S = 30.0
 QUIET_S = 0.5  # of a server: after that others are asked, by the loop
-_AGAIN_S = 5.0  # after a connection that could not be made
+# So long after two threads have met all go to the loop: what several enqueue at the same time shares requests there.
+SHARED_S = 0.05
+STEADY_S = 10.0  # a connection that is lost sooner counts as one that could not be made
+_AGAIN_S = 5.0  # after one of those
 
 T = TypeVar("T")
 
@@ -179,6 +182,39 @@ class _OwnClient(AsyncClient):
         return outcome
 
 
+class _Connecting:
+    """A connection that is being made, on a thread of its own: no call waits for it."""
+
+    def __init__(self, way: OwnWay, token: str) -> None:
+        """`token`: who calls over it."""
+        self.way = way
+        self.token = token
+        self.link: BlockingLink | None = None
+        self.has_failed = False
+        self.began_s = time.monotonic()
+        self._is_given_up = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._connect, name="holdfast-connect", daemon=True).start()
+
+    def _connect(self) -> None:
+        try:
+            link = BlockingLink(self.way.frames, "client", MESSAGE_BYTES_MAX, _KEEPALIVE_S, self.token)
+        except NoFramesError:
+            self.has_failed = True
+            return
+        with self._lock:
+            if self._is_given_up:
+                link.close()
+            else:
+                self.link = link
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._is_given_up = True
+            if self.link is not None:
+                self.link.close()
+
+
 class ShortCalls:
     """Of one client; for any number of threads, of which one at a time goes this way."""
 
@@ -186,23 +222,30 @@ class ShortCalls:
         """`thread`: which everything else goes to."""
         self._thread = thread
         self._lock = threading.Lock()
+        self._connecting: _Connecting | None = None
         self._way: OwnWay | None = None
         self._link: BlockingLink | None = None
         self._client: _OwnClient | None = None
         self._of: AsyncClient | None = None  # whose calls it makes
         self._not_before_s = 0.0
+        self._is_shared_until_s = 0.0
         self._collected: weakref.finalize[Any, Any] | None = None
         _all.add(self)
 
     def run(self, call: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
         """As that of the thread, for calls that make one request."""
-        if self._lock.acquire(blocking=False):
-            try:
-                client = self._own_client()
-                if client is not None:
-                    return self._carry_out(call(client))
-            finally:
-                self._lock.release()
+        now_s = time.monotonic()
+        if now_s < self._is_shared_until_s:
+            return self._thread.run(call)
+        if not self._lock.acquire(blocking=False):
+            self._is_shared_until_s = now_s + SHARED_S
+            return self._thread.run(call)
+        try:
+            client = self._own_client()
+            if client is not None:
+                return self._carry_out(call(client))
+        finally:
+            self._lock.release()
         return self._thread.run(call)
 
     def _carry_out(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -226,30 +269,41 @@ class ShortCalls:
         way = None if client is None else client._own_way()
         if client is None or way is None:
             return None
+        source = client._connection.token
+        token = "" if source is None else source()
         is_same = way == self._way and client is self._of
-        if is_same and self._client is not None and self._link is not None and self._link.is_open:
+        link = self._link
+        if is_same and self._client is not None and link is not None and link.is_open and link.token == token:
             return self._client
+        connecting = self._connecting
+        if connecting is None or connecting.way != way or connecting.token != token:
+            self._connect(way, token)
+        elif connecting.has_failed or (connecting.link is not None and not connecting.link.is_open):
+            now_s = time.monotonic()
+            if now_s - connecting.began_s < STEADY_S:
+                self._not_before_s = now_s + _AGAIN_S
+            self._connect(way, token)
+        elif connecting.link is not None:
+            self._way, self._link, self._of = way, connecting.link, client
+            own = _OwnConnection(way, self._link, retry=client._connection.retries)
+            self._client = _OwnClient(client, own)
+            return self._client
+        return None
+
+    def _connect(self, way: OwnWay, token: str) -> None:
         self._drop()
-        now_s = time.monotonic()
-        if now_s < self._not_before_s:
-            return None
-        try:
-            link = BlockingLink(way.frames, "client", MESSAGE_BYTES_MAX, _KEEPALIVE_S)
-        except NoFramesError:
-            self._not_before_s = now_s + _AGAIN_S
-            return None
-        self._way, self._link, self._of = way, link, client
-        self._collected = weakref.finalize(self, link.close)
-        self._collected.atexit = False  # see _at_exit
-        self._client = _OwnClient(client, _OwnConnection(way, link, retry=client._connection.retries))
-        return self._client
+        if time.monotonic() >= self._not_before_s:
+            self._connecting = _Connecting(way, token)
+            self._collected = weakref.finalize(self, self._connecting.give_up)
+            self._collected.atexit = False  # see _at_exit
 
     def _drop(self) -> None:
-        link, self._link, self._client, self._of = self._link, None, None, None
+        connecting, self._connecting = self._connecting, None
+        self._link = self._client = self._of = self._way = None
         if self._collected is not None:
             self._collected.detach()
-        if link is not None:
-            link.close()
+        if connecting is not None:
+            connecting.give_up()
 
     def close(self) -> None:
         """Ends a call under way. The thread is closed already, so nothing goes on."""
@@ -269,9 +323,9 @@ class ShortCalls:
     def after_fork_in_child(self) -> None:
         """The connection is the parent's, and perhaps a call over it is under way there."""
         self._lock = threading.Lock()
-        link, self._link = self._link, None
-        if link is not None:
-            link.forget()
+        if self._connecting is not None and self._connecting.link is not None:
+            self._connecting.link.forget()
+        self._connecting = None
         self._drop()
 
 

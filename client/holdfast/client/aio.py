@@ -8,6 +8,7 @@ order, with a `Rejected` (not raised) in the place of each refused item; it rais
 import math
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -60,6 +61,7 @@ from holdfast.client.models import (
     Updated,
 )
 from holdfast.client.tls import CurrentTls, Tls, checked_tls
+from holdfast.client.tokens import Token, token_source
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 DEFAULT_ADDRESS = "localhost:7400"
@@ -106,6 +108,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     `transport` is how calls travel: `"auto"` takes frames, a faster way on a port of their own, where the server has
     them and that port can be reached, and gRPC everywhere else; `"grpc"` takes gRPC only.
 
+    `token` is what calls go with where servers ask who calls: a text, or a function that returns one and is asked again
+    while calls are made, at most once a second; it must not block. `token_file` is read again in the same way, so a
+    token that is replaced takes effect without a failed call. Without either, the environment says it (HOLDFAST_TOKEN,
+    HOLDFAST_TOKEN_FILE).
+
     >>> import asyncio
     >>> async def main() -> None:
     ...     async with AsyncClient("localhost:7400") as client:
@@ -130,14 +137,17 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        token: Token | None = None,
+        token_file: str | Path | None = None,
         tls: Tls | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port, `InvalidArgument` if files of `tls` are of no use.
         Nothing is sent before the first call."""
         timeout_s = limit_s("timeout_s", timeout_s)
+        source = token_source(token, token_file)
         files = checked_tls(tls)
         current = None if files is None else CurrentTls(files)
-        connection = Connection(address, retry=retry, transport=checked_transport(transport), tls=current)
+        connection = Connection(address, retry=retry, transport=checked_transport(transport), token=source, tls=current)
         self._use(connection, Direct(connection) if direct else None, timeout_s)
 
     def _use(self, connection: Connection, direct: Direct | None, timeout_s: float) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, update_wrapper
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
@@ -29,6 +30,7 @@ from holdfast.client.enqueued import Enqueued, enqueue_each
 from holdfast.client.errors import NotJson, Rejected, ResultExpired, TaskCancelled, TaskFailed
 from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
 from holdfast.client.tls import Tls, tls_of
+from holdfast.client.tokens import Token, token_source
 
 DEFAULT_QUEUE = "default"
 DEFAULT_LEASE_S = 30.0
@@ -305,7 +307,8 @@ class Holdfast:
     `address` is that of the server, or several of a cluster with commas between them; by default the environment's
     HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. With `direct` calls go
     straight to the leaders of the shards of a cluster instead of through its router. `transport` is `"auto"` or
-    `"grpc"`, by default what the environment's HOLDFAST_TRANSPORT says, or else `"auto"`. Of both see `AsyncClient`.
+    `"grpc"`, by default what the environment's HOLDFAST_TRANSPORT says, or else `"auto"`. `token` and `token_file` say
+    who calls, where servers ask. Of all four see `AsyncClient`.
     `tls` says whom to trust and what to show (`Tls`), by default what the environment's HOLDFAST_TLS_CA, _CERT and _KEY
     say, or else nothing is encrypted.
     Nothing is sent before the first call. Any number of threads and event loops may use one app.
@@ -322,15 +325,18 @@ class Holdfast:
 
     def __init__(
         self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False,
-        transport: str | None = None, tls: Tls | None = None,
+        transport: str | None = None, token: Token | None = None, token_file: str | Path | None = None,
+        tls: Tls | None = None,
     ) -> None:  # fmt: skip
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         if transport is None:
             transport = os.environ.get(TRANSPORT_VARIABLE) or "auto"
+        self.token = token_source(token, token_file)  # workers of this app go with the same
         tls = tls_of(os.environ) if tls is None else tls
         make = partial(
-            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport, tls=tls
+            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport,
+            token=self.token, tls=tls,
         )  # fmt: skip
         self.address = make().address
         self.direct = direct  # workers of this app go the same way

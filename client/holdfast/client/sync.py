@@ -6,6 +6,7 @@ the calls on tasks; `_sync_operators` has the others.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +34,7 @@ from holdfast.client.models import (
     Updated,
 )
 from holdfast.client.tls import Tls
+from holdfast.client.tokens import Token
 
 
 class Client(BlockingCalls):
@@ -60,12 +62,15 @@ class Client(BlockingCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        token: Token | None = None,
+        token_file: str | Path | None = None,
         tls: Tls | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port, `InvalidArgument` if files of `tls` are of no use.
         Nothing is sent or started before the first call."""
         make = partial(
-            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, tls=tls
+            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, token=token,
+            token_file=token_file, tls=tls,
         )  # fmt: skip
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)

@@ -25,7 +25,7 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ports import PortError, listening_socket
 from holdfast.serving.refusals import BATCH_TOO_LARGE, RefusedError, forget_frames, overloaded, shutting_down
-from holdfast.serving.served import Refuse, Served
+from holdfast.serving.served import ConnectionCredentials, Refuse, Served
 from holdfast.serving.tls import Listening
 from holdfast.serving.tls_door import TlsDoor
 
@@ -179,6 +179,10 @@ class _Call:
     def invocation_metadata(self) -> Metadata:
         return self._metadata
 
+    @property
+    def connection_credentials(self) -> ConnectionCredentials:
+        return self._connection.credentials
+
     def time_remaining(self) -> float | None:
         return None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
 
@@ -217,6 +221,9 @@ class _Call:
 
     def refuse(self, error: Exception) -> None:
         self.end(self._connection.refuse(self, error))
+
+    def drop(self) -> None:
+        self.end("CANCELLED")
 
     def _go_on(self, _ended: object = None) -> None:
         """As tasks do it, until the answer is there or something has to be waited for."""
@@ -271,6 +278,7 @@ class _Connection(asyncio.Protocol):
         self._calls: dict[int, _Call] = {}  # that the caller waits for
         self._unanswered_bytes = 0  # of these
         self._has_said_hello = False
+        self.credentials = ConnectionCredentials()
         self._has_ended = False
         self._outgoing: list[bytes] = []
         self._write: Write  # once there is a connection
@@ -380,9 +388,19 @@ class _Connection(asyncio.Protocol):
             self.end(reason)
             return
         self._has_said_hello = True
+        self.credentials = ConnectionCredentials(greeting.token, self._certificate_names())
         bytes_max = server.limits.message_bytes_max
         self._reader.raise_limit(bytes_max + codec.FRAME_SPARE_BYTES)
         self._send(welcome(greeting, server.name(), server.paths, bytes_max))
+
+    def _certificate_names(self) -> tuple[str, ...]:
+        """Of a client's certificate that TLS has checked."""
+        found = None if self._transport is None else self._transport.get_extra_info("peercert")
+        if not found:
+            return ()
+        names = [value for _, value in found.get("subjectAltName", ()) if isinstance(value, str)]
+        names += [value for part in found.get("subject", ()) for kind, value in part if kind == "commonName"]
+        return tuple(dict.fromkeys(names))
 
     def _begin(self, frame: Frame) -> None:
         server = self._server

@@ -17,6 +17,9 @@ class Open(Protocol):
     def host(self) -> str: ...
 
     @property
+    def knows_callers(self) -> bool: ...
+
+    @property
     def is_closed(self) -> bool: ...
 
     @property
@@ -28,7 +31,8 @@ async def report_openness(server: Open) -> None:
     if server.is_closed:
         return
     if not server.is_exposed:
-        _log.info("open_on_this_machine", detail="whoever is on this machine may call: docs/security.md")
+        if not server.knows_callers:
+            _log.info("open_on_this_machine", detail="whoever is on this machine may call: docs/security.md")
         return
     while True:
         _log.warning(

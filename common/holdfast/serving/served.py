@@ -1,12 +1,21 @@
 """What a server answers, over whichever transport a call reaches it."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from holdfast.serving.metrics import MethodMetrics
 from holdfast.serving.request_limits import RequestLimit
 
 BRINGS_TASKS = frozenset({"Enqueue", "PutSchedule"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCredentials:
+    """What a connection says of who is at its other end."""
+
+    token: str = field(default="", repr=False)  # of the hello
+    certificate_names: tuple[str, ...] = ()  # of a certificate that was checked; the first is what people call it
 
 
 class CallContext(Protocol):
@@ -34,6 +43,10 @@ class CompletedCall(CallContext, Protocol):
     def complete(self, response: bytes) -> None: ...
 
     def refuse(self, error: Exception) -> None: ...
+
+    def drop(self) -> None:
+        """The caller waits no longer, so it has no answer."""
+        ...
 
     def begin(self, answered: Coroutine[Any, Any, Any], *, in_task: bool) -> None:
         """It is answered by this coroutine after all."""

@@ -17,6 +17,7 @@ _CONNECT_SECONDS = 1.0  # a caller waits for it: after that calls go another way
 TICK_S = 1.0  # a wait for bytes is no longer, so that few need a timeout of their own to be set
 QUIET_S = 0.5  # after which it is looked whether the server has said goodbye meanwhile
 _READ_BYTES = 32 * 1024
+_ANSWERS = (codec.ANSWER, codec.REFUSAL)
 
 
 class _StillSilentError(Exception):
@@ -34,8 +35,11 @@ class BlockingCall:
 class BlockingLink:
     """To one server. All but `shut_down` is for one thread at a time."""
 
-    def __init__(self, at: FramesAddress, caller: str, message_bytes_max: int, keepalive_s: float) -> None:
-        """Raises NoFramesError."""
+    def __init__(
+        self, at: FramesAddress, caller: str, message_bytes_max: int, keepalive_s: float, token: str = ""
+    ) -> None:
+        """`token`: who calls over it. Raises NoFramesError."""
+        self.token = token
         self._message_bytes_max = message_bytes_max
         self._keepalive_s = keepalive_s
         self._reader = FrameReader(message_bytes_max + codec.FRAME_SPARE_BYTES, AllRoom())
@@ -62,7 +66,7 @@ class BlockingLink:
             raise
 
     def _enter(self, expects: str, caller: str) -> None:
-        self._socket.sendall(hello(expects, caller))
+        self._socket.sendall(hello(expects, caller, self.token))
         ends_s = time.monotonic() + _CONNECT_SECONDS
         while not (frames := self._receive(ends_s)):
             if time.monotonic() >= ends_s:
@@ -119,12 +123,11 @@ class BlockingLink:
     def _await(self, call: BlockingCall, until_s: float) -> bytes:
         asked_s, was_pinged = time.monotonic(), False
         while True:
-            for frame in self._receive(until_s):
-                if frame.call == call.number and frame.kind in (codec.ANSWER, codec.REFUSAL):
-                    if frame.kind == codec.ANSWER and frame.body is not None:
-                        return frame.body
-                    raise failure_of(frame)
-                self._take(frame)
+            answer = self._answer_in(self._receive(until_s), call.number)
+            if answer is not None:
+                if answer.kind == codec.ANSWER and answer.body is not None:
+                    return answer.body
+                raise failure_of(answer)
             now_s = time.monotonic()
             silent_s = now_s - max(asked_s, self._heard_s)
             if now_s >= call.ends_s:
@@ -136,6 +139,21 @@ class BlockingLink:
             if silent_s > self._keepalive_s and not was_pinged:
                 was_pinged = True
                 self._socket.sendall(codec.encode(codec.PING, 0))
+
+    def _answer_in(self, frames: list[Frame], number: int) -> Frame | None:
+        answer: Frame | None = None
+        for frame in frames:
+            if frame.call == number and frame.kind in _ANSWERS:
+                answer = frame
+                continue
+            try:
+                self._take(frame)
+            except BrokenFrameError:  # the server ends the connection: what it answered before that counts
+                if answer is None:
+                    raise
+                self.close()
+                break
+        return answer
 
     def _receive(self, until_s: float) -> list[Frame]:
         """What has come; nothing if that takes longer."""
@@ -161,7 +179,7 @@ class BlockingLink:
             self.is_open = False
         elif frame.kind == codec.END:
             raise BrokenFrameError(decode_refusal(frame.body or b"").message)
-        elif frame.kind not in (codec.ANSWER, codec.REFUSAL, codec.PONG):
+        elif frame.kind not in _ANSWERS and frame.kind != codec.PONG:
             raise BrokenFrameError(f"kind {frame.kind} at this moment")
 
     def _hear_what_came(self) -> None:

@@ -123,10 +123,11 @@ class _Request(NamedTuple):
 class FrameLink(asyncio.Protocol):
     """A connection to one server."""
 
-    def __init__(self, expects: str, caller: str, message_bytes_max: int, keepalive_s: float) -> None:
-        """`expects`: who the server must be."""
+    def __init__(self, expects: str, caller: str, message_bytes_max: int, keepalive_s: float, token: str = "") -> None:
+        """`expects`: who the server must be. `token`: who calls over it."""
         self._expects = expects
         self._caller = caller
+        self.token = token
         self._message_bytes_max = message_bytes_max
         self._keepalive_s = keepalive_s
         self.loop = asyncio.get_running_loop()
@@ -277,7 +278,7 @@ class FrameLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
         self._write = writer_of(self._transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
-        self._transport.write(hello(self._expects, self._caller))
+        self._transport.write(hello(self._expects, self._caller, self.token))
 
     async def welcomed(self, timeout_s: float = HANDSHAKE_SECONDS) -> None:
         """Raises NoFramesError."""
@@ -325,7 +326,7 @@ class FrameLink(asyncio.Protocol):
         elif frame.kind == codec.PING and len(frame.body or b"") <= codec.PING_BYTES_MAX:
             self._send((codec.encode(codec.PONG, frame.call, frame.body or b""),))
         elif frame.kind == codec.GOODBYE:
-            self._say_goodbye()
+            self._hear_goodbye()
         elif frame.kind == codec.END:
             self._lose(decode_refusal(frame.body or b"").message)
         elif frame.kind != codec.PONG:
@@ -343,7 +344,7 @@ class FrameLink(asyncio.Protocol):
 
     # --- its end ------------------------------------------------------------------------------------------------
 
-    def _say_goodbye(self) -> None:
+    def _hear_goodbye(self) -> None:
         """The server takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
         self.is_open = False
         queued = (*self._large, *self._small)

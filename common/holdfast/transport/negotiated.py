@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Literal
 
 from holdfast.common.backoff import Backoff
-from holdfast.common.metadata import FRAMES_KEY
+from holdfast.common.metadata import AUTHORIZATION_KEY, FRAMES_KEY
 from holdfast.common.service import Service
 from holdfast.transport.channels import Metadata, OutgoingCall
 from holdfast.transport.frame_channels import FrameCall, FrameLink, FramesAddress, NoFramesError, OnEnd, connect
@@ -65,10 +65,12 @@ class NegotiatedChannels:
 
     def __init__(
         self, *, message_bytes_max: int, keepalive_s: int, connects_first: bool, transport: Transport = "auto",
-        caller: str = "", check: Callable[[], None] = lambda: None, tls: TlsSource | None = None,
+        caller: str = "", check: Callable[[], None] = lambda: None, token: Callable[[], str] | None = None,
+        tls: TlsSource | None = None,
     ) -> None:  # fmt: skip
-        """`transport`: `grpc` for gRPC alone. `caller`: who this is, for people who read a server's log. `tls`: None
-        for none; the others as of `GrpcChannels`."""
+        """`transport`: `grpc` for gRPC alone. `caller`: who this is, for people who read a server's log. `token`: what
+        calls go with at the moment; a connection is another one's when it changes. `tls`: None for none. The others as
+        of `GrpcChannels`."""
         self._tls = tls
         self._shown = None if tls is None else tls.current
         self._grpc = GrpcChannels(
@@ -80,6 +82,7 @@ class NegotiatedChannels:
         self._uses_frames = transport == "auto"
         self._caller = caller
         self._check = check
+        self._token = token
         self.frames: dict[str, ServerFrames] = {}  # by address
         self._leaving: set[FrameLink] = set()  # that take no more calls, and have some under way
         self._is_closed = False
@@ -104,6 +107,8 @@ class NegotiatedChannels:
         if link is not None and link.takes(path):
             self._check()
             return link.call(path, data, metadata, timeout_s)
+        if self._token is not None:
+            metadata = (*(metadata or ()), (AUTHORIZATION_KEY, f"Bearer {self._token()}"))
         if not self.asks(address):
             return self._grpc.call(address, path, data, metadata, timeout_s)
         return self._grpc.call(
@@ -197,7 +202,14 @@ class NegotiatedChannels:
         """One that takes calls."""
         frames = self.frames.get(address)
         link = None if frames is None else frames.link
-        return link if link is not None and link.is_open else None
+        if link is None or not link.is_open:
+            return None
+        if self._token is not None and link.token != self._token():
+            link.leave()  # what is under way ends there; the next call brings the other token
+            self._leaving.add(link)
+            self.frames[address] = ServerFrames()
+            return None
+        return link
 
     def asks(self, address: str) -> bool:
         if not self._uses_frames:
@@ -221,10 +233,12 @@ class NegotiatedChannels:
 
     async def _connect(self, address: str, frames: ServerFrames, port: int, name: str) -> None:
         host = address.rpartition(":")[0].strip("[]")
+        token = "" if self._token is None else self._token()
+        shown = self._shown
         try:
             link = await connect(
-                host, port, lambda: FrameLink(name, self._caller, self._message_bytes_max, self._keepalive_s),
-                tls=None if self._shown is None else self._shown.context,
+                host, port, lambda: FrameLink(name, self._caller, self._message_bytes_max, self._keepalive_s, token),
+                tls=None if shown is None else shown.context,
             )  # fmt: skip
         except NoFramesError as error:
             frames.failed()
@@ -232,6 +246,9 @@ class NegotiatedChannels:
                 frames.was_reported = True
                 log.info("No frames at %s port %s, so calls go over gRPC: %s", host, port, error)
         else:
+            if shown is not self._shown:  # it was replaced meanwhile: the next call asks again
+                link.close()
+                return
             if frames.link is not None and frames.link.ended_s is None:
                 self._leaving = {link for link in self._leaving if link.ended_s is None} | {frames.link}
             frames.link = link

@@ -18,10 +18,12 @@ _PAIRS: Final = (
     ("etcd_user", "etcd_password"), ("etcd_certificate", "etcd_key"), ("tls_cert", "tls_key"),
     ("broker_cert", "broker_key"),
 )  # fmt: skip
-_CLOSE: Final = (
-    'must be set, with tls_client_certs = "required", because anybody on the network may call a server beyond this '
-    'machine (insecure = "on", or --insecure, lets it start all the same):'
+_OPEN: Final = (
+    "because anybody on the network may call a server beyond this machine "
+    '(insecure = "on", or --insecure, lets it start all the same):'
 )
+_ENCRYPT: Final = f'must be set, with tls_client_certs = "required", access = "required" or an access_file, {_OPEN}'
+_KNOW: Final = f'must be "required", unless access is, or there is an access_file, {_OPEN}'
 
 
 class ClusterSettings(ServerSettings):
@@ -53,6 +55,9 @@ class ClusterSettings(ServerSettings):
         None, min_length=1, max_length=255, description="address of the HTTP port; host unless set"
     )
     ops_tls: Literal["on", "off"] = Field("off", description="TLS on the HTTP port too, with tls_cert")
+    router_secret_file: Path | None = Field(
+        None, description="file with a secret that routers, rebalancers and brokers share: they say with it who calls"
+    )
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
@@ -103,7 +108,23 @@ class ClusterSettings(ServerSettings):
         return [endpoint.strip() for endpoint in (self.etcd_endpoints or "").split(",") if endpoint.strip()]
 
 
-class CallerSettings(ClusterSettings):
+class AccessSettings(ClusterSettings):
+    """Of servers that let callers in."""
+
+    access_file: Path | None = Field(
+        None, description="TOML or JSON file of who may do what; counts unless the map of the cluster says it"
+    )
+    access: Literal["auto", "required"] = Field(
+        "auto", description="required: without rules, in the map or a file, nobody is let in"
+    )
+
+    @property
+    def asks_who_calls(self) -> bool:
+        """Whether it is certain that callers are asked who they are, whatever the map says."""
+        return self.access_file is not None or self.access == "required"
+
+
+class CallerSettings(AccessSettings):
     """Of servers that clients call."""
 
     frames_host: str | None = Field(
@@ -125,8 +146,7 @@ class CallerSettings(ClusterSettings):
                 if getattr(self, name) is None
             ]
         if self.is_exposed and self.insecure == "off":
-            missing = "tls_cert" if self.tls_cert is None else "tls_client_certs"
-            rule = _CLOSE if missing == "tls_cert" else _CLOSE.replace("set, with tls_client_certs = ", "")
+            missing, rule = ("tls_cert", _ENCRYPT) if self.tls_cert is None else ("tls_client_certs", _KNOW)
             found.append((missing, rule, "host"))
         return found
 
@@ -139,7 +159,7 @@ class CallerSettings(ClusterSettings):
     @property
     def knows_callers(self) -> bool:
         """Whether callers have to prove who they are."""
-        return self.tls_client_certs == "required"
+        return self.tls_client_certs == "required" or self.asks_who_calls
 
     @property
     def is_closed(self) -> bool:

@@ -27,7 +27,8 @@ class Budget:
 
     def enter(self, size: int) -> None:
         """A call of so many bytes has come in: `leave` must follow, unless this refuses it."""
-        self.check()
+        if self.calls >= self._calls_max:
+            self.check()
         if self._bytes_max is not None and self.bytes + size > self._bytes_max and self.calls:
             raise overloaded(f"bytes of {self._what}", self._bytes_max)
         self.calls += 1

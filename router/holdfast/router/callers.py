@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from holdfast.access.identities import Identity
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
 
@@ -17,6 +18,7 @@ class Caller:
     has_left: Callable[[], bool]  # it has hung up
     is_first: bool = False  # it says that it was never sent before
     received_s: float = field(default_factory=time.monotonic)  # when its call came
+    identity: Identity | None = None  # where callers are asked
 
     @property
     def is_gone(self) -> bool:

@@ -12,6 +12,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
+from holdfast.router.passing_on import on_own_account
 from holdfast.routing.task_ids import later_task_ids
 from holdfast.serving.logs import get_logger
 
@@ -74,6 +75,7 @@ class Releases:
             await self._release(shard, request)
 
     async def _release(self, shard: int, request: pb.ReleaseRequest) -> None:
+        on_own_account()
         claims = len(request.claims)
         try:
             await self._forwarder.send(_RELEASE, shard, request.SerializeToString(), time.monotonic() + RELEASE_S)

@@ -24,9 +24,11 @@ from holdfast.router.gateway import Gateway
 from holdfast.router.leaders import Leaders
 from holdfast.router.metrics import Metrics
 from holdfast.router.own import OwnCalls
+from holdfast.router.passing_on import ROUTER, PassingOn
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import RouterServer
+from holdfast.serving.access_rules import AccessRules
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -83,6 +85,8 @@ class Router:
             self._background.spawn(self._certificates.keep_current(), "certificates")
             self._background.spawn(report_openness(self._config), "openness")
             self._background.spawn(self._follower.run(), "map")
+            self._background.spawn(self._access.run(), "access")
+            await self._store.begin_access(self._access)
             self.port = await self._rpc.start(self._config.host, self._config.port)
             self.frames_port = self._rpc.frames_port
             await self._ops.start()
@@ -111,11 +115,17 @@ class Router:
             message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True, caller="router",
             tls=self._certificates.to_brokers,
         )  # fmt: skip
-        self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission)
+        self._access = access = AccessRules.open(
+            config.access_file, config.router_secret_file, is_required=config.access == "required",
+            cluster_id=lambda: "" if follower.map.cluster is None else follower.map.cluster.cluster_id,
+            follows_map=True,
+        )  # fmt: skip
+        follower.on_change.append(lambda table: access.take(table.access))
+        self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission, PassingOn(access))
         self._releases = Releases(self._forwarder)
-        self._node_calls = NodeCalls(self._certificates.to_brokers)
+        self._node_calls = NodeCalls(self._certificates.to_brokers, lambda: access.words.word(ROUTER))
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
-        store = MapStore(etcd, config.cluster_name)
+        self._store = store = MapStore(etcd, config.cluster_name)
         admin = ClusterAdmin(store, follower, answers, answers.hand_over)
         self._gateway = Gateway(
             routes,
@@ -144,7 +154,8 @@ class Router:
         )
         self._rpc = RouterServer(
             self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
-            frames_at=self._frames_at(), whole_calls=self._gateway.whole_calls, tls=self._certificates.listening,
+            frames_at=self._frames_at(), whole_calls=self._gateway.whole_calls, access=access,
+            tls=self._certificates.listening,
         )  # fmt: skip
         self._ops = OpsServer(
             config.ops_host or config.host, config.ops_port, self.metrics, self.readiness, self._certificates.http

@@ -18,6 +18,7 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
+from holdfast.router.passing_on import on_own_account
 from holdfast.router.ready_waiters import ReadyWaiters, Waiter, WaiterLine
 from holdfast.routing.patience import TRY_S_MAX
 from holdfast.routing.reserve_calls import AWAY_S, BEATEN, WAITED_S
@@ -207,6 +208,7 @@ class SharedWaits:
     # --- one wait -----------------------------------------------------------------------------------------------
 
     async def _run(self, wait: SharedWait) -> None:
+        on_own_account()  # whoever was the first to wait may be gone long before it ends
         while True:
             began_s = time.monotonic()
             try:

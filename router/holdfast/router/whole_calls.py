@@ -13,12 +13,14 @@ from holdfast.router.callers import Caller
 from holdfast.router.forwarding import FirstAttempt, Forwarder
 from holdfast.router.leaders import Map
 from holdfast.router.methods import Method
+from holdfast.router.passing_on import carry_out_for, carrying_out_for
 from holdfast.router.releases import Releases
 from holdfast.routing.calls import BY_TASK, task_ids_of
 from holdfast.routing.placing import shards_of_tasks
 from holdfast.routing.sets import visible
 from holdfast.serving.request_limits import QUEUES_PER_RESERVE_MAX
 from holdfast.serving.served import CompletedCall
+from holdfast.transport.channels import OutgoingCall
 
 _ON_TASKS = frozenset({"Ack", "Fail", "Extend", "Release"})
 _METHODS = _ON_TASKS | {"Enqueue", "Reserve"}
@@ -40,13 +42,16 @@ class WholeCalls:
         self._call_s_max = call_s_max
         self._picks = 0
 
+    def takes(self, method: Method) -> bool:
+        return method.name in _METHODS
+
     def begin(self, method: Method, data: bytes, caller: Caller, call: CompletedCall) -> bool:
         """False if it is none of those, or its leader cannot be reached in this way now. May refuse it."""
         if caller.shard is not None or method.name not in _METHODS:
             return False
         self._check_map()
         shards = self._shards_of(method, data, caller)
-        if not shards or any(shard != shards[0] for shard in shards):
+        if len(shards) != 1 and len(set(shards)) != 1:
             return False
         deadline_s = min(caller.deadline_s, caller.received_s + self._call_s_max)
         return _WholeCall(self, method, shards[0], data, caller, call, deadline_s).begin()
@@ -87,9 +92,11 @@ class _WholeCall:
         owner.budget.enter(size)
         has_begun = False
         try:
-            outgoing = owner.forwarder.begin(
-                self._method, self._shard, self._data, self._deadline_s, self._ended, received_s=self._caller.received_s
-            )
+            if self._caller.identity is None:
+                outgoing = self._send()
+            else:
+                with carrying_out_for(self._caller.identity):
+                    outgoing = self._send()
             has_begun = outgoing is not None
         finally:
             if not has_begun:
@@ -100,13 +107,18 @@ class _WholeCall:
             self._call.on_cancel(_let_it_end)
         return has_begun
 
+    def _send(self) -> OutgoingCall | None:
+        return self._owner.forwarder.begin(
+            self._method, self._shard, self._data, self._deadline_s, self._ended, received_s=self._caller.received_s
+        )
+
     def _ended(self, result: bytes | FirstAttempt) -> None:
         self._owner.budget.leave(len(self._data))
         if isinstance(result, bytes):
             self._release_if_lost(result)
             self._call.complete(result)
         elif self._call.done():
-            self._call.refuse(result.failure)  # nobody hears it
+            self._call.drop()
         else:
             self._call.begin(self._go_on(result), in_task=True)
 
@@ -117,6 +129,8 @@ class _WholeCall:
             self._owner.releases.release(self._shard, answer)
 
     async def _go_on(self, first: FirstAttempt) -> bytes:
+        if self._caller.identity is not None:
+            carry_out_for(self._caller.identity)
         owner, size = self._owner, len(self._data)
         owner.budget.enter_again(size)
         try:

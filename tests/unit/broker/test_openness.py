@@ -47,6 +47,16 @@ def test_where_others_reach_it_a_server_knows_who_calls(server: str, host: str) 
     assert (config.is_closed, config.is_exposed) == (False, True)
 
 
+@pytest.mark.parametrize("server", ["router", "broker"])
+@pytest.mark.parametrize("asks", [{"access_file": "access.json"}, {"access": "required"}])
+def test_access_rules_say_who_calls_as_well_as_certificates_do(server: str, asks: dict[str, str]) -> None:
+    config = load(server, host="0.0.0.0", **TLS, **asks)
+    assert (config.knows_callers, config.is_closed, config.is_exposed) == (True, True, False)
+    said = problem(server, host="0.0.0.0", **asks)
+    assert said.startswith("tls_cert = '' (from default) must be set"), "tokens are secrets that travel"
+    assert not load(server, host="0.0.0.0", router_secret_file="r.secret", insecure="on").knows_callers
+
+
 @pytest.mark.parametrize("host", HERE)
 def test_on_its_own_machine_it_is_open(host: str) -> None:
     config = load("broker", host=host)
@@ -115,3 +125,4 @@ async def test_it_says_so_as_often_as_it_matters(monkeypatch: pytest.MonkeyPatch
     }
     assert len(lines) >= 3, "again and again"
     assert await said_by(load("router", host="0.0.0.0", **CLOSED), 1) == []
+    assert await said_by(load("broker", access="required"), 1) == [], "whoever is on this machine is asked"

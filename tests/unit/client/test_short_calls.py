@@ -1,7 +1,7 @@
 """Calls of the blocking client that the thread which wants the answer makes itself, and those that need the loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -57,23 +57,6 @@ class Running:
         return await self.in_thread(lambda: self.client.enqueue(TASK))
 
 
-@pytest.fixture
-async def running() -> AsyncIterator[Running]:
-    owner = Scripted()
-    server = owner.serve()
-    port = await server.start("127.0.0.1", 0)
-    found = Running(owner, server, Client(f"127.0.0.1:{port}", timeout_s=DEADLINE_S))
-    try:
-        # The loop's own connection, and that of whoever calls.
-        async with asyncio.timeout(DEADLINE_S):
-            while len(frames_of(server).connections) < 2:
-                await found.enqueue()
-        yield found
-    finally:
-        await asyncio.to_thread(found.client.close)
-        await server.stop(0)
-
-
 @contextmanager
 def handed_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """What goes to the loop."""
@@ -87,6 +70,30 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     with monkeypatch.context() as patched:
         patched.setattr(LoopThread, "run", noted)
         yield calls
+
+
+async def finds_frames(call: Callable[[], Awaitable[object]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until such calls are made by the thread that wants them."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with handed_over(monkeypatch) as calls:
+                await call()
+            if not calls:
+                return
+
+
+@pytest.fixture
+async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    owner = Scripted()
+    server = owner.serve()
+    port = await server.start("127.0.0.1", 0)
+    found = Running(owner, server, Client(f"127.0.0.1:{port}", timeout_s=DEADLINE_S))
+    try:
+        await finds_frames(found.enqueue, monkeypatch)
+        yield found
+    finally:
+        await asyncio.to_thread(found.client.close)
+        await server.stop(0)
 
 
 async def test_a_call_is_made_by_the_thread_that_wants_it(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +135,10 @@ async def test_what_can_never_be_accepted_is_raised(running: Running, monkeypatc
     assert len(calls) == 1  # whether it is worth another attempt is decided there
 
 
-async def test_a_lost_connection_is_replaced_and_the_call_repeated(running: Running) -> None:
+async def test_a_lost_connection_is_replaced_and_the_call_repeated(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.client._short_calls.STEADY_S", 0.0)
     before = len(running.owner.requests)
     running.owner.go_on = asyncio.Event()
     calling = asyncio.create_task(running.enqueue())
@@ -138,9 +148,7 @@ async def test_a_lost_connection_is_replaced_and_the_call_repeated(running: Runn
     running.owner.go_on.set()
     assert await calling == Accepted(TASK_ID)
     assert len(set(running.owner.request_ids[before:])) == 1
-    async with asyncio.timeout(DEADLINE_S):
-        while len(frames_of(running.server).connections) < 2:
-            await running.enqueue()
+    await finds_frames(running.enqueue, monkeypatch)
 
 
 async def test_other_threads_do_not_wait_for_a_call_that_does(running: Running) -> None:
@@ -173,9 +181,7 @@ async def test_while_a_server_is_silent_the_loop_looks_after_the_call(monkeypatc
     ports = [await server.start("127.0.0.1", 0) for server in servers]
     client = Client(",".join(f"127.0.0.1:{port}" for port in ports), timeout_s=DEADLINE_S)
     found = Running(owner, servers[0], client)
-    async with asyncio.timeout(DEADLINE_S):
-        while len(frames_of(servers[0]).connections) < 2:
-            await found.enqueue()
+    await finds_frames(found.enqueue, monkeypatch)
     before = len(owner.requests)
     owner.go_on = asyncio.Event()
     monkeypatch.setattr("holdfast.client._short_calls.QUIET_S", 0.01)
@@ -196,10 +202,7 @@ async def test_an_app_goes_the_same_way(running: Running, monkeypatch: pytest.Mo
     @app.task
     def greet(name: str) -> None: ...
 
-    before = len(frames_of(running.server).connections)
-    async with asyncio.timeout(DEADLINE_S):
-        while len(frames_of(running.server).connections) < before + 2:
-            await running.in_thread(lambda: greet.enqueue("Ada"))
+    await finds_frames(lambda: running.in_thread(lambda: greet.enqueue("Ada")), monkeypatch)
     with handed_over(monkeypatch) as calls:
         await running.in_thread(lambda: greet.enqueue("Ada"))
         assert not calls

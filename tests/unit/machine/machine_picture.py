@@ -9,7 +9,7 @@ from holdfast.machine.effects import Effects, ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.rejections import Rejection
-from holdfast.machine.running import split_claim_row
+from holdfast.machine.running import claim_row, split_claim_row
 from holdfast.machine.runs import index_row, payloads_key
 
 # (name of the outcome, its fields…), or the code of a rejection
@@ -74,12 +74,15 @@ def as_single_tasks(state: dict[bytes, bytes]) -> dict[bytes, bytes]:
             if task.state in (rows.READY, rows.CLAIMED):
                 start, end = run.part_at(place)
                 payloads = run_rows.RunPayloads(state[payloads_key(run, end)])
-                single[keys.envelope(task_id)] = payloads.envelope(place - start)
+                single[keys.envelope(task_id)] = payloads.envelope(place - start, task.request_id)
             if task.state == rows.READY:
-                single[keys.ready(task.queue, task.priority, task.sequence)] = task_id + bytes(4)
+                names = task.tenant, task.limit_key
+                single[keys.ready(task.queue, task.priority, task.sequence, *names)] = task_id + bytes(4)
+            elif task.state == rows.CLAIMED:
+                names = task.tenant, task.limit_key
+                single[keys.claim_expiry(task.timer_ms, task_id)] = claim_row(task.queue, *names)
             else:
-                timed = keys.claim_expiry if task.state == rows.CLAIMED else keys.retention
-                single[timed(task.timer_ms, task_id)] = b""
+                single[keys.retention(task.timer_ms, task_id)] = b""
     return single
 
 
@@ -212,7 +215,7 @@ def subqueue_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
 
 def running_of(row: bytes) -> list[tuple[bytes, int, bytes]]:
     """Whose caps a claim counts for."""
-    queue, tenant, limit_key = split_claim_row(row) if row else (b"", b"", b"")
+    queue, tenant, limit_key, _ = split_claim_row(row) if row else (b"", b"", b"", 1)
     named = ((queue, keys.SCOPE_TENANT, tenant), (queue, keys.SCOPE_KEY, limit_key))
     return [name for name in named if name[2]]
 
@@ -231,9 +234,12 @@ def answers_of(done: Iterable[outcomes.Outcome]) -> list[Answer]:
     answers: list[Answer] = []
     for outcome in done:
         if isinstance(outcome, outcomes.Claimed):
-            answers += [answer_of(claim)[:-1] for claim in single_claims(outcome)]
+            answers += [answer_of(claim)[:-2] for claim in single_claims(outcome)]
         elif isinstance(outcome, outcomes.AckedRange):
             answers.append(("AckedRange", tuple((index, refusal.code) for index, refusal in outcome.refused)))
+        elif isinstance(outcome, outcomes.AcceptedRun):
+            others = tuple((index, answer_of(other)) for index, other in outcome.others)
+            answers.append(("AcceptedRun", outcome.task_id, outcome.duplicate, others))
         else:
             answers.append(answer_of(outcome))
     return answers

@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.machine import draft, entries, keys, outcomes, ready_lines, ready_rows, rows, run_rows, runs
+from holdfast.machine import (
+    draft,
+    entries,
+    keys,
+    outcomes,
+    ready_lines,
+    ready_rows,
+    rows,
+    run_rows,
+    run_transitions,
+    runs,
+)
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AckItem,
@@ -259,7 +270,7 @@ def code(outcome: outcomes.Outcome) -> str:
 def use_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few tasks need several rows of sub-queues and of ages, and more than is kept at hand of them."""
     monkeypatch.setattr(ready_rows, "SUBQUEUE_TASKS_MAX", 2)
-    for module in (ready_rows, ready_lines, draft):
+    for module in (ready_rows, ready_lines, draft, run_transitions):
         monkeypatch.setattr(module, "AGE_PAGE_PLACES", 4)
     for limit, tasks_max in {"RUN_TASKS_MAX": 5, "RUN_BYTES_MAX": 12}.items():
         monkeypatch.setattr(run_handlers, limit, tasks_max)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import settings
 
-from holdfast.machine.new_runs import NewRun, pack_sizes
+from holdfast.machine.new_runs import NewRun, pack_digests, pack_ids, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY
 from holdfast.machine.rows import HAS_RETRY
@@ -58,11 +58,19 @@ def some_runs(rng: Random) -> list[NewRun]:
     runs = []
     for _ in range(rng.randint(1, 2)):
         payloads = [rng.randbytes(rng.randrange(4)) for _ in range(rng.randint(1, 12))]
+        own_ids, digests, request_id = b"", b"", rng.choice((b"", b"", b"run %d" % rng.randrange(6)))
+        if not request_id and rng.random() < 0.5:
+            own_ids = pack_ids([rng.choice((b"", b"%d" % rng.randrange(40))) for _ in payloads])
+            digests = pack_digests(rng.choices((0, 7, 7, 7, 8), k=len(payloads))) if own_ids else b""
         runs.append(
             NewRun(
                 queue=rng.choice(QUEUES),
+                tenant=rng.choice(TENANTS),
+                limit_key=rng.choice(LIMIT_KEYS),
+                request_ids=own_ids,
+                digests=digests,
                 priority=rng.choice((0, 4, 9)),
-                request_id=rng.choice((b"", b"run %d" % rng.randrange(6))),
+                request_id=request_id,
                 dedup_window_ms=rng.choice((5, WINDOW_MS, 500)),
                 max_attempts=rng.randint(1, 4),
                 max_claims=rng.randint(2, 5),
@@ -88,7 +96,7 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
     lease_ms, priority = rng.choice((10, 40, 300)), rng.choice((0, 4, 9, KEEP_PRIORITY))
     steps: list[tuple[int, Callable[[], None]]] = [
         (8, lambda: run.enqueue(some_tasks(rng, 3))),
-        (6, lambda: run.enqueue_runs(some_runs(rng))),
+        (6, lambda: run.enqueue_runs(some_runs(rng), some_tasks(rng, 2))),
         (6, lambda: run.ack_ranges(picked, rng.randint(1, 6))),
         (
             14,

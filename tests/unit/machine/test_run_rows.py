@@ -134,7 +134,10 @@ def test_places_are_found_by_ids() -> None:
     assert run.place(make_task_id(1_000_001, 7, 502)) is None  # of another time: this shard never made it
 
 
-@pytest.mark.parametrize(("row", "tasks"), [(stretch_row(1), 1), (stretch_row(128), 128), (b"mail\0blue\0disk", 1)])
+@pytest.mark.parametrize(
+    ("row", "tasks"),
+    [(stretch_row(1), 1), (stretch_row(128), 128), (b"\0mail\0blue\0disk", 1), (b"17\0mail\0blue\0disk", 17)],
+)
 def test_an_index_row_says_for_how_many_tasks_it_stands(row: bytes, tasks: int) -> None:
     assert stretch_count(row) == tasks
 

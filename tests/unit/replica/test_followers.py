@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.broker.replica import replica as replica_module
+from holdfast.broker.replica import shard as shard_module
 from holdfast.broker.replica.replica import BEHIND_BYTES, BEHIND_ENTRIES
 from holdfast.broker.replica.sync_mode import SyncMode
 from holdfast.machine.entries import Enqueue
@@ -51,6 +52,8 @@ class Following:
 @pytest.fixture
 async def following(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Following]:
     monkeypatch.setattr(replica_module, "BEHIND_SECONDS", 1000.0)
+    for name in ("SLICE_SECONDS", "APPLY_SECONDS_MAX"):  # a busy machine would leave some of it for later
+        monkeypatch.setattr(shard_module, name, 1000.0)
     scene = await Scene(AlwaysInLine()).leading()
     scene.other.listens = False
     following = Following(scene)
@@ -87,6 +90,21 @@ async def test_it_does_not_leave_it_for_long(following: Following, monkeypatch: 
         while following.replica.applied_index == before:
             await following.replica.next_round()
     assert time.monotonic() - began_s > 0.01
+
+
+async def test_timers_that_come_too_early_cost_no_rounds(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some event loops round to whole milliseconds."""
+    before, loop = following.replica.applied_index, asyncio.get_running_loop()
+    call_later = loop.call_later
+    monkeypatch.setattr(loop, "call_later", lambda delay_s, act: call_later(int(delay_s * 1000) / 1000, act))
+    monkeypatch.setattr(replica_module, "BEHIND_SECONDS", 0.0207)
+    await following.send(10)
+    await following.send()
+    rounds = following.scene.rounds
+    async with asyncio.timeout(20):
+        while following.replica.applied_index == before:
+            await following.replica.next_round()
+    assert following.scene.rounds - rounds <= 2
 
 
 async def test_who_is_to_lead_applies_all_of_it(following: Following) -> None:

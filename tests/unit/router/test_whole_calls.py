@@ -235,6 +235,7 @@ async def test_a_caller_that_goes_ends_its_calls_at_the_broker(stage: Stage) -> 
     await stage.caller.close()
     await until(lambda: broker.hung_up == 2)
     await stage.nothing_is_left()
+    assert stage.metrics.rpc("Enqueue").calls["CANCELLED"] == stage.metrics.rpc("Ack").calls["CANCELLED"] == 1
 
 
 @pytest.mark.parametrize("claim_request_id", ["", "c1"])

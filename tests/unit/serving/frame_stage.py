@@ -12,6 +12,7 @@ from holdfast.router.wire import RouterServer
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.refusals import overloaded
+from holdfast.serving.tls import Listening
 from holdfast.transport.frame_channels import AllRoom
 
 ENQUEUE = "/holdfast.proto.v1.Tasks/Enqueue"
@@ -54,12 +55,12 @@ class Owner:
             self.ended += 1
         return self.answer
 
-    def serve(self, *, frames_port: int | None = 0, **limits: int) -> RouterServer:
+    def serve(self, *, frames_port: int | None = 0, tls: Listening | None = None, **limits: int) -> RouterServer:
         bounds = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 10_000} | limits
         where = None if frames_port is None else FramesAt(frames_port, lambda: self.name)
         return RouterServer(
             self, self.metrics, ServerLimits(**bounds), batch_bytes_max=4 * MIB, readiness=lambda: (True, ""),
-            frames_at=where,
+            frames_at=where, tls=tls,
         )  # fmt: skip
 
 

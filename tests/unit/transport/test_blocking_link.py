@@ -89,7 +89,8 @@ async def test_a_refusal_is_raised_with_its_details(caller: Caller) -> None:
     assert link.is_open
 
 
-async def test_what_else_comes_before_an_answer_is_heard(caller: Caller) -> None:
+@pytest.mark.parametrize("comes_first", [True, False])
+async def test_what_else_comes_with_an_answer_is_heard(caller: Caller, *, comes_first: bool) -> None:
     link = await caller.connect()
     calling = caller.begin()
     call = await caller.server.call()
@@ -97,7 +98,8 @@ async def test_what_else_comes_before_an_answer_is_heard(caller: Caller) -> None
     pong = await caller.server.next()
     assert pong is not None
     assert (pong.kind, pong.body) == (codec.PONG, b"there?")
-    caller.server.say(codec.encode(codec.GOODBYE, 0) + answer_to(call))
+    said = [codec.encode(codec.GOODBYE, 0), answer_to(call)]
+    caller.server.say(b"".join(said if comes_first else reversed(said)))
     assert await calling == b"answer"
     assert not link.takes(PATH, 1)
 
@@ -149,6 +151,15 @@ async def test_a_server_that_ends_the_connection_says_why(caller: Caller) -> Non
     with pytest.raises(CallFailedError) as failed:
         await calling
     assert failed.value.message == "enough of you"
+
+
+async def test_what_was_answered_before_the_end_counts(caller: Caller) -> None:
+    link = await caller.connect()
+    calling = caller.begin()
+    call = await caller.server.call()
+    caller.server.say(answer_to(call) + codec.encode_refusal(0, 3, "enough of you", kind=codec.END))
+    assert await calling == b"answer"
+    assert not link.is_open
 
 
 async def test_another_thread_can_end_a_call(caller: Caller) -> None:

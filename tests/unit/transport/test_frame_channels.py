@@ -316,6 +316,21 @@ async def test_a_goodbye_lets_calls_end_and_then_the_connection(server: Twin, li
     assert link.ended_s is not None
 
 
+async def test_whoever_leaves_has_all_answers_before_that(server: Twin, link: FrameLink) -> None:
+    sent, queued = begin(link, bytes(1000)), begin(link, b"x")
+    frame = await server.call()
+    link.leave()
+    assert not link.takes(PATH)
+    server.say(codec.encode(codec.ANSWER, frame.call, b"first"))
+    frame = await server.call()
+    assert frame.body == b"x"
+    assert link.ended_s is None
+    server.say(codec.encode(codec.ANSWER, frame.call, b"last"))
+    assert [await sent.answer(), await queued.answer()] == [b"first", b"last"]
+    assert await server.next() is None
+    assert link.ended_s is not None
+
+
 # --- connecting ------------------------------------------------------------------------------------------------
 
 

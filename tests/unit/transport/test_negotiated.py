@@ -4,16 +4,20 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from holdfast.common import loop
 from holdfast.common.backoff import Backoff
 from holdfast.router.wire import RouterServer
+from holdfast.serving.tls import Listening, ServerTls
 from holdfast.transport import negotiated as module
 from holdfast.transport.channels import CallFailedError
 from holdfast.transport.grpc_channels import UNUSED_S
 from holdfast.transport.negotiated import NegotiatedChannels, Transport
+from holdfast.transport.tls import ChannelTls, channel_tls
+from tests.tls_files import CertsDirectory
 from tests.unit.serving.frame_stage import ENQUEUE, Owner, frames_of, until
 
 
@@ -80,6 +84,43 @@ def test_on_the_loop_of_servers_calls_go_in_frames_too() -> None:
         return server.frame_calls
 
     assert loop.run(calls_in_frames()) == 1
+
+
+class Newest:
+    """Certificates of a client, which are replaced."""
+
+    def __init__(self, *certificates: ChannelTls) -> None:
+        self._certificates = list(certificates)
+
+    def replace(self) -> None:
+        del self._certificates[0]
+
+    @property
+    def current(self) -> ChannelTls:
+        return self._certificates[0]
+
+
+async def test_no_connection_that_is_being_made_outlives_its_certificate(owner: Owner, tmp_path: Path) -> None:
+    certs = CertsDirectory(tmp_path / "certs")
+    server_side = certs.settings("n1")
+    certificates = ServerTls(server_side["tls_cert"], server_side["tls_key"], server_side["tls_ca"], asks_callers=True)
+    server = owner.serve(tls=Listening(certificates))
+    address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    newest = Newest(*(channel_tls(certs.client(name).files()) for name in ("before", "now")))
+    channels = NegotiatedChannels(message_bytes_max=1 << 20, keepalive_s=30, connects_first=True, tls=newest)
+    try:
+        channels.learn(address, f"{server.frames_port} {owner.name}")
+        await asyncio.sleep(0)  # it begins to connect
+        newest.replace()
+        for _ in range(3):
+            await call(channels, address)
+            await connecting_ends(channels, address)
+        assert server.frame_calls
+        [seen] = {connection.credentials.certificate_names[0] for connection in frames_of(server).connections}
+        assert seen == "now"
+    finally:
+        await channels.close()
+        await server.stop(0)
 
 
 async def test_grpc_alone_never_asks(server: RouterServer, address: str) -> None:

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from holdfast.access.identities import Identity
 from holdfast.broker.api.internal import InternalService
 from holdfast.broker.api.shard_services import ShardServices
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
@@ -39,6 +40,7 @@ from holdfast.cluster.map.store_nodes import DuplicateNodeError, RegistrationErr
 from holdfast.common.service import Service, Work, end_tasks
 from holdfast.machine.entries import MACHINE_LEVEL
 from holdfast.proto.v1 import cluster_pb2 as pb
+from holdfast.serving.access_rules import AccessRules
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.reloading import Reloaded
@@ -73,6 +75,7 @@ class MappedCluster(PeerCluster):
         services: ShardServices,
         metrics: Metrics,
         to_brokers: TlsSource | None,
+        access: AccessRules,
     ) -> None:
         super().__init__(host, commit_loop, wire)
         self._config = config
@@ -83,9 +86,14 @@ class MappedCluster(PeerCluster):
         self.store = MapStore(etcd, config.cluster_name)
         self.follower = MapFollower(etcd, config.cluster_name, cluster_view.map, freshness=cluster_view.freshness)
         self.follower.on_change.append(self._take)
+        self._access = access
+        if cluster_view.map.revision:
+            access.take(cluster_view.map.access)
+        self.follower.on_change.append(lambda newer: access.take(newer.access))
         self._reconciler = ShardReconciler(host, self.store, cluster_view, self._identities)
         self._queues = QueueReconciler(host, self.store, cluster_view)
-        self._calls = NodeCalls(to_brokers)
+        me = Identity(config.node_name, "node")
+        self._calls = NodeCalls(to_brokers, lambda: access.words.word(me))
         answers = NodeAnswers(self._calls, lambda: cluster_view.map)
         self._answers = answers
         self._own = OwnRecord()
@@ -110,6 +118,7 @@ class MappedCluster(PeerCluster):
 
     async def start(self) -> int:
         """Listens for the other nodes; returns the port."""
+        await self.store.begin_access(self._access)
         port = await self._wire.start()
         host = self._config.peer_host or self._config.host
         self._peer_address = self._config.advertise_peer_address or f"{host}:{port}"

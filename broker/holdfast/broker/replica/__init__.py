@@ -18,5 +18,4 @@ backups.py             copies of states for a backup
 member_plan.py         the next change of a group's members        (pure)
 successors.py          who may lead in a leader's place
 stuck_shards.py        without a leader, or with writes that go nowhere  (pure)
-figures.py             what is shown of the queues of its shards
 """

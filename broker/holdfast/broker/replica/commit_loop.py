@@ -44,6 +44,8 @@ BEATS_SECONDS_MAX = 1.5
 INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
 INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
 FULL_SECONDS = 0.1  # between rounds when the disk has no room
+TIMER_SECONDS = 0.001  # what timers are exact to
+EARLY_SECONDS_MAX = 0.0001  # of a round that begins before anybody is due
 IDLE_SECONDS_MAX = 1.0  # between rounds when no replica has a deadline
 
 _REFUSED = (FrameError, ImpossibleMessageError)  # what no correct member sends
@@ -545,7 +547,7 @@ class CommitLoop:
         self._is_wanted = True
         self._end_wait()
 
-    def _watch_deadlines(self) -> None:
+    def _watch_deadlines(self, pause_s: float = 0.0) -> None:
         """A round begins when the first replica is due. The timer stays where it is when deadlines move away, and looks
         anew when it ends."""
         due_s = min(self._deadlines.earliest_s, self._monotonic() + IDLE_SECONDS_MAX)
@@ -553,7 +555,7 @@ class CommitLoop:
             if self._deadline_s <= due_s:
                 return
             self._deadline.cancel()
-        delay_s = max(0.0, due_s - self._monotonic())
+        delay_s = max(pause_s, due_s - self._monotonic())
         self._deadline_s = due_s
         self._deadline = asyncio.get_running_loop().call_later(delay_s, self._deadline_came)
 
@@ -561,10 +563,13 @@ class CommitLoop:
         self._deadline = None
         if self._waiting is None:
             return  # a round is under way: it sees what is due, and so does the next wait
-        if self._deadlines.look() <= self._deadline_s:
-            self._end_wait()
-        else:
+        earliest_s = self._deadlines.look()
+        if earliest_s > self._deadline_s:
             self._watch_deadlines()
+        elif earliest_s > self._monotonic() + EARLY_SECONDS_MAX:
+            self._watch_deadlines(TIMER_SECONDS)  # this event loop rounds, and would do so again
+        else:
+            self._end_wait()
 
     def stop(self) -> None:
         """Ends `run` once nothing waits any more."""

@@ -1,6 +1,6 @@
 """Claim and extend: a worker's exclusive hold under a fencing token."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
@@ -67,10 +67,19 @@ def _claim_part(draft: Draft, run: Run, start: int, stretch: Stretch, count: int
 def _keep_ready(draft: Draft, entry: Claim) -> None:
     """The chosen tasks stay ready although entries behind this one were decided as if they were gone."""
     for first_id, count in zip(entry.task_ids, entry.counts or [1] * len(entry.task_ids), strict=True):
-        for place in range(count):
-            task = draft.execution(later_task_id(first_id, place))
-            if task is not None:
-                draft.queue(task.queue).mark_version += 1
+        for index, part, found in _slices_of(draft, first_id, count):
+            if found is not None:
+                draft.queue(found[0].queue).mark_version += part
+                continue
+            for place in range(index, index + part):
+                task = draft.execution(later_task_id(first_id, place))
+                if task is not None:
+                    draft.queue(task.queue).mark_version += 1
+
+
+def _slices_of(draft: Draft, first_id: bytes, count: int) -> Iterable[tuple[int, int, Slice | None]]:
+    """Nobody looks for the run of a task that is chosen by itself and has rows."""
+    return slices(draft, first_id, count) if count > 1 else [(0, 1, slice_of(draft, first_id))]
 
 
 def claims_of_request(draft: Draft, worker: bytes, request_id: bytes) -> list[Claimed]:
@@ -87,7 +96,7 @@ def _request_row(draft: Draft, worker: bytes, request_id: bytes) -> ClaimRequest
 def _still_held(draft: Draft, known: ClaimRequest) -> list[Claimed]:
     held: list[Claimed] = []
     for first_id, token, count in known.claims:
-        for index, part, found in slices(draft, first_id, count) if count > 1 else [(0, 1, slice_of(draft, first_id))]:
+        for index, part, found in _slices_of(draft, first_id, count):
             held += _held(draft, later_task_id(first_id, index), later_token(token, index), part, found)
     return held
 

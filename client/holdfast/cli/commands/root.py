@@ -35,6 +35,7 @@ FILES = {
     "rebalance": ("rebalance",),
     "backups": ("backup",),
     "certs": ("certs",),
+    "access": ("access",),
     "bench": ("bench",),
 }
 _HELP = "Holdfast is a task queue that does not let go of a task. Start with `holdfast dev`, then enqueue something."

@@ -93,7 +93,17 @@ def with_options(added_options: Mapping[str, Any]) -> Callable[[Callable[..., T]
     return add
 
 
-_TLS_OPTIONS = {
+# There is none for the token itself: everybody on a machine sees the command lines of all.
+_CONNECTION_OPTIONS = {
+    "token_file": Annotated[
+        str | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            show_default=False,
+            help="A file with the token that says who calls; HOLDFAST_TOKEN_FILE and HOLDFAST_TOKEN do it too.",
+        ),
+    ],
     "tls_ca": Annotated[
         str | None, typer.Option("--tls-ca", metavar="FILE", help="TLS: who signs the servers' certificates, in PEM.")
     ],
@@ -121,15 +131,16 @@ def _connected(command: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(command)
     def connected(
-        *given: Any, tls_ca: str | None = None, tls_cert: str | None = None, tls_key: str | None = None, **named: Any
-    ) -> T:
-        with connecting.using(tls_ca, tls_cert, tls_key):
+        *given: Any, token_file: str | None = None, tls_ca: str | None = None, tls_cert: str | None = None,
+        tls_key: str | None = None, **named: Any,
+    ) -> T:  # fmt: skip
+        with connecting.using_tls(tls_ca, tls_cert, tls_key), connecting.using_token_file(token_file):
             return command(*given, **named)
 
     vars(connected)["is_connected"] = True
     # What `wraps` took over has no place for them.
     vars(connected)["__signature__"] = inspect.signature(command)
-    return with_options(_TLS_OPTIONS)(connected)
+    return with_options(_CONNECTION_OPTIONS)(connected)
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str | None) -> T | None:
