@@ -38,7 +38,7 @@ ONE_IMPORTER = {
         "broker/holdfast/broker/config.py", "router/holdfast/cluster/settings.py", "router/holdfast/router/config.py",
         "router/holdfast/rebalancer/config.py", "common/holdfast/serving/settings.py",
     },
-    "cryptography": {"client/holdfast/backup/encryption.py"},
+    "cryptography": {"client/holdfast/backup/encryption.py", "client/holdfast/client/_aead.py"},
     "obstore": {"client/holdfast/backup/s3.py"},
     "pydantic_core": {"common/holdfast/serving/settings.py"},
     "pydantic_settings": {"common/holdfast/serving/settings.py"},

@@ -37,6 +37,7 @@ from holdfast.client.cluster_models import (
     Topology,
     Transferred,
 )
+from holdfast.client.codec import Codec
 from holdfast.client.context import RetryAt, RunningTask, Snooze, StopReason, TaskLogFilter, current_task
 from holdfast.client.enqueued import Enqueued
 from holdfast.client.errors import (
@@ -50,6 +51,7 @@ from holdfast.client.errors import (
     HoldfastError,
     InvalidAddress,
     InvalidArgument,
+    KeyMissing,
     NotAllAccepted,
     NotDead,
     NotFound,
@@ -70,6 +72,7 @@ from holdfast.client.errors import (
     TaskFinished,
     Unavailable,
     UnexpectedAnswer,
+    Unreadable,
     WorkerAtLimit,
 )
 from holdfast.client.models import (
@@ -149,6 +152,7 @@ __all__ = [
     "ClusterInfo",
     "ClusterNode",
     "ClusterShard",
+    "Codec",
     "Conflict",
     "ConnectionFailed",
     "DeadLetterDone",
@@ -173,6 +177,7 @@ __all__ = [
     "HoldfastError",
     "InvalidAddress",
     "InvalidArgument",
+    "KeyMissing",
     "Membership",
     "MoveWish",
     "NewTask",
@@ -241,6 +246,7 @@ __all__ = [
     "Unavailable",
     "UnexpectedAnswer",
     "UniqueScope",
+    "Unreadable",
     "Updated",
     "Worker",
     "WorkerAtLimit",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from holdfast.client._coding import AS_IT_IS, Coding
 from holdfast.client._fitting import parts
 from holdfast.client.errors import UnexpectedAnswer
 from holdfast.client.models import Claim, ClaimedTask, Claims
@@ -35,7 +36,7 @@ def claim_parts(claim: object) -> dict[str, Any]:
 class RunClaims(Claims):
     """Claims as they came."""
 
-    def __init__(self, response: pb.ReserveResponse, sent_s: float) -> None:
+    def __init__(self, response: pb.ReserveResponse, sent_s: float, coding: Coding = AS_IT_IS) -> None:
         super().__init__(
             (), response.run_dry_ms / 1000, tuple(response.unsettled_shards), response.suggested_wait_ms
         )  # fmt: skip
@@ -48,7 +49,11 @@ class RunClaims(Claims):
                 raise UnexpectedAnswer("a run of claims that names no tasks")
             count += size
         if count:
-            self.put_off(count, lambda: [claim for run in self.runs for claim in claims_of(run, answered_s)])
+            self.put_off(count, lambda: self._made(answered_s, coding))
+
+    def _made(self, answered_s: float, coding: Coding) -> list[ClaimedTask]:
+        claims = [claim for run in self.runs for claim in claims_of(run, answered_s)]
+        return claims if coding.is_off else [*map(coding.claimed, claims)]
 
 
 def claims_of(run: pb.ClaimRun, answered_s: float) -> Iterator[ClaimedTask]:

@@ -16,6 +16,7 @@ from holdfast.client._batches import ack_parts
 from holdfast.client._claims import RunClaims
 from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
+from holdfast.client._coding import coding_of
 from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
@@ -30,6 +31,7 @@ from holdfast.client._rpc import Connection, method
 from holdfast.client._runs import EnqueueBatch
 from holdfast.client._schedules import ScheduleCalls
 from holdfast.client._single_enqueues import SingleEnqueue, SingleEnqueues
+from holdfast.client.codec import Codec
 from holdfast.client.errors import (
     ConnectionFailed,
     DeadlineExceeded,
@@ -103,6 +105,9 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     `transport` is how calls travel: `"auto"` takes frames, a faster way on a port of their own, where the server has
     them and that port can be reached, and gRPC everywhere else; `"grpc"` takes gRPC only.
 
+    `codec` compresses and encrypts payloads and results, so that servers see neither: see `Codec`. What it cannot read
+    raises `Unreadable` when it is looked at: the `payload` of a claim, the `result` of a task.
+
     >>> import asyncio
     >>> async def main() -> None:
     ...     async with AsyncClient("localhost:7400") as client:
@@ -127,9 +132,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        codec: Codec | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
         self._timeout_s = limit_s("timeout_s", timeout_s)
+        self._coding = coding_of(codec)
         self._connection = Connection(address, retry=retry, transport=checked_transport(transport))
         self._direct = Direct(self._connection) if direct else None
         self._calls: Connection | Direct = self._direct or self._connection
@@ -161,9 +168,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
 
     async def enqueue(self, task: NewTask, *, timeout_s: float | None = None) -> Accepted:
         """Hands over one task. When this returns, the task is durable. Calls made at the same time share a request."""
+        task = self._coding.task(task)
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
-            return only(await self.enqueue_many([task], timeout_s=timeout_s))
+            return only(await self._enqueue_many([task], timeout_s))
         item = SingleEnqueue(task)
         try:
             outcome = await self._single_enqueues.put(item, item.size_bytes, self._timeout_s)
@@ -191,6 +199,9 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         accepted
         refused: tasks[2].priority
         """
+        return await self._enqueue_many(self._coding.tasks(tasks), timeout_s) if tasks else []
+
+    async def _enqueue_many(self, tasks: Sequence[NewTask], timeout_s: float | None) -> list[Accepted | Rejected]:
         if not tasks:
             return []
         try:
@@ -202,7 +213,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         # Nothing was sent yet: what does not fit is refused by itself, and the others go without it.
         places = [place for place in range(len(tasks)) if place not in misfits]
         outcomes: dict[int, Accepted | Rejected] = dict(misfits)
-        sent = await self.enqueue_many([tasks[place] for place in places], timeout_s=timeout_s)
+        sent = await self._enqueue_many([tasks[place] for place in places], timeout_s)
         for place, outcome in zip(places, sent, strict=True):
             outcomes[place] = at_place(outcome, place) if isinstance(outcome, Rejected) else outcome
         return [outcomes[place] for place in range(len(tasks))]
@@ -222,7 +233,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         >>> asyncio.run(main())
         ['accepted', 'accepted']
         """
-        batch = EnqueueBatch.of_payloads(task, payloads)
+        batch = EnqueueBatch.of_payloads(task, self._coding.payloads(task, payloads))
         return (
             await self._enqueues.until_answered(batch, call_limit_s(timeout_s, self._timeout_s))
             if len(payloads)
@@ -290,7 +301,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             attempt=self._reserves.begin(request.claim_request_id),
         )
         self._reserves.answered(request.claim_request_id)
-        return RunClaims(reply.message, reply.sent_s)
+        return RunClaims(reply.message, reply.sent_s, self._coding)
 
     async def ack(
         self,
@@ -308,6 +319,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         1,000 follow-ups in all these are several calls, one after the other; if one fails, do the same again."""
         if not items:
             return []
+        items = self._coding.acks(items)
         timeout_s = call_limit_s(timeout_s, self._timeout_s)
         ends_s = time.monotonic() + timeout_s
         outcomes: list[Acked | Rejected] = []
@@ -341,7 +353,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         """Reports many failed attempts."""
         if not items:
             return []
-        response = await self._call(_FAIL, _wire.fail_request(items), timeout_s, repeatable=True)
+        response = await self._call(_FAIL, _wire.fail_request(self._coding.failures(items)), timeout_s, repeatable=True)
         return _wire.fail_outcomes(response, len(items))
 
     async def extend(self, claim: Claim, lease_ms: int, *, timeout_s: float | None = None) -> Extended:
@@ -422,7 +434,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     async def get_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """All that the server knows about a task; raises `NotFound` if it knows none."""
         response = await self._call(_GET_TASK, _wire.get_task_request(task_id), timeout_s, repeatable=True)
-        return _wire.task_info(response)
+        return self._coding.info(_wire.task_info(response))
 
     async def wait_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """Returns when the task has finished: succeeded, dead or cancelled. Raises `ResultTimeout` when `timeout_s` is
@@ -486,7 +498,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             if isinstance(outcome, Rejected):
                 known[task_id] = outcome
                 continue
-            known[task_id], is_omitted = outcome
+            task, is_omitted = outcome
+            known[task_id] = self._coding.info(task)
             if is_omitted:
                 omitted.append(task_id)
         return omitted

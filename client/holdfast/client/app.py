@@ -24,6 +24,7 @@ from holdfast.client._loop_thread import LoopThread
 from holdfast.client._options import Key, Options, Retry, Seconds, checked, duration_ms, limit_s, refused
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import decode_json, encode_call, signature_of
+from holdfast.client.codec import Codec
 from holdfast.client.enqueued import Enqueued, enqueue_each
 from holdfast.client.errors import NotJson, Rejected, ResultExpired, TaskCancelled, TaskFailed
 from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
@@ -304,6 +305,7 @@ class Holdfast:
     HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. With `direct` calls go
     straight to the leaders of the shards of a cluster instead of through its router. `transport` is `"auto"` or
     `"grpc"`, by default what the environment's HOLDFAST_TRANSPORT says, or else `"auto"`. Of both see `AsyncClient`.
+    `codec` compresses and encrypts arguments and results, so that servers see neither: see `Codec`.
     Nothing is sent before the first call. Any number of threads and event loops may use one app.
 
     >>> app = Holdfast("localhost:7400")
@@ -318,18 +320,19 @@ class Holdfast:
 
     def __init__(
         self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False,
-        transport: str | None = None,
+        transport: str | None = None, codec: Codec | None = None,
     ) -> None:  # fmt: skip
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         if transport is None:
             transport = os.environ.get(TRANSPORT_VARIABLE) or "auto"
         make = partial(
-            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport
+            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport, codec=codec
         )  # fmt: skip
         self.address = make().address
         self.direct = direct  # workers of this app go the same way
         self.transport = transport  # likewise
+        self.codec = codec  # likewise
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
         self._thread = LoopThread("holdfast-app", make)
 

@@ -12,6 +12,7 @@ from typing import Self
 from holdfast.client._loop_thread import LoopThread
 from holdfast.client._sync_operators import BlockingCalls
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
+from holdfast.client.codec import Codec
 from holdfast.client.errors import Rejected
 from holdfast.client.models import (
     Accepted,
@@ -58,10 +59,11 @@ class Client(BlockingCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        codec: Codec | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent or started before the first call."""
         make = partial(
-            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport
+            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, codec=codec
         )  # fmt: skip
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)
