@@ -22,6 +22,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import SystemTime, TimeSource
 from holdfast.broker.leader.clock_evidence import ClockEvidence
 from holdfast.broker.leader.roles import NodeContext
+from holdfast.broker.leader.webhook_rules import WebhookRules
 from holdfast.broker.leader.webhooks import Webhooks
 from holdfast.broker.membership.delivering import Deliveries
 from holdfast.broker.membership.mapped_cluster import MappedCluster, mapped_wire
@@ -134,7 +135,8 @@ class Node:
 
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
-        self._webhooks = Webhooks(metrics.webhooks_failed.inc)
+        rules = WebhookRules(self._config.webhook_hosts, self._config.webhook_networks)
+        self._webhooks = Webhooks(rules, metrics.webhooks_failed.inc)
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
         self._log_syncs = WatchedThread("holdfast-log")
         self._stack.callback(self._log_syncs.close)
@@ -178,7 +180,9 @@ class Node:
             readiness=self._readiness,
             frames_at=self._frames_at(),
         )
-        self._ops = OpsServer(config.host, config.ops_port, metrics, self._readiness)
+        self._ops = OpsServer(
+            config.host, config.ops_port, metrics, self._readiness, shows_metrics=config.metrics == "on"
+        )
         metrics.watch_queues(self._queue_counts)
         metrics.watch_latencies(self._latencies)
 
@@ -193,6 +197,7 @@ class Node:
             bytes_max=config.bytes_in_flight_max,
             calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
             connections_max=connections_max,
+            has_reflection=config.reflection == "on",
         )
 
     def _frames_at(self) -> FramesAt | None:

@@ -45,7 +45,9 @@ class Rebalancer:
         self._watcher = Watcher(config, store, self.follower, plans, self._election, self.metrics, dry_run=dry_run)
         candidacy = [] if dry_run else [self._election.run]
         self._background = Service(self.follower.run, *candidacy, self._watcher.run)
-        self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
+        self._ops = OpsServer(
+            config.host, config.ops_port, self.metrics, self.readiness, shows_metrics=config.metrics == "on"
+        )
         self.metrics.watch(self._read_gauges)
 
     @property

@@ -136,12 +136,15 @@ class Router:
             bytes_max=config.bytes_in_flight_max,
             calls_max=config.calls_max + config.waits_max + CALLS_SPARE,
             connections_max=connections_max,
+            has_reflection=config.reflection == "on",
         )
         self._rpc = RouterServer(
             self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
             frames_at=self._frames_at(),
         )  # fmt: skip
-        self._ops = OpsServer(config.host, config.ops_port, self.metrics, self.readiness)
+        self._ops = OpsServer(
+            config.host, config.ops_port, self.metrics, self.readiness, shows_metrics=config.metrics == "on"
+        )
         self.metrics.watch(self._read_gauges)
 
     async def run(self) -> BaseException | None:
