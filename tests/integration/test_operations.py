@@ -49,7 +49,7 @@ async def test_the_api_can_be_reflected(shared_server: ServerProcess) -> None:
 async def test_reflection_and_metrics_can_be_closed(make_server: MakeServer) -> None:
     server = make_server(reflection="off", metrics="off").start()
     async with grpc.aio.insecure_channel(server.address) as channel:
-        reflect = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        reflect: Any = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await reflect(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED

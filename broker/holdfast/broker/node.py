@@ -39,6 +39,8 @@ from holdfast.broker.replica.stuck_shards import STALL_SECONDS, Leaderless, Stal
 from holdfast.cluster.connect import connect
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
+from holdfast.serving.audit_log import AuditLog
+from holdfast.serving.audited import OpenAudit
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -75,6 +77,7 @@ class Node:
         self._stack = ExitStack()  # what must be closed, in reverse order
         self._stop_asked = asyncio.Event()
         self._background = Service()
+        self._audit: AuditLog | None = None
         self._ready = False
         self.metrics = Metrics()
         self.port = 0
@@ -179,12 +182,20 @@ class Node:
             payload_bytes_max=config.payload_bytes_max,
             readiness=self._readiness,
             frames_at=self._frames_at(),
+            audit=self._open_audit(),
         )
         self._ops = OpsServer(
             config.host, config.ops_port, metrics, self._readiness, shows_metrics=config.metrics == "on"
         )
         metrics.watch_queues(self._queue_counts)
         metrics.watch_latencies(self._latencies)
+
+    def _open_audit(self) -> OpenAudit | None:
+        if self._config.audit == "off":
+            return None
+        self._audit = AuditLog(self._data_dir.path / "audit", self._config.node_name)
+        self._stack.callback(self._audit.close)
+        return OpenAudit(self._audit)
 
     def _server_limits(self) -> ServerLimits:
         config = self._config
@@ -468,6 +479,7 @@ class Node:
         metrics.watched_tasks.set(sum(shard.watched_tasks for shard in shards))
         metrics.log_bytes.set(self._node_log.size_bytes)
         metrics.applied_index.set(sum(shard.applied_index for shard in shards))
+        metrics.audit_lost.number = 0 if self._audit is None else self._audit.lost
         metrics.free_bytes.set(self._guard.free_bytes)
         metrics.writes_refused.set(self._guard.refusing)
         metrics.replicas.set(len(shards))

@@ -9,6 +9,7 @@ request_limits.py what one request may be; part: scanner.py                     
 refusals.py       why a call is refused; statuses.py: the same as gRPC says it
 ops.py            the port for probes and metrics; part: scrapes.py
 metrics.py        what servers count in the same way
+audited.py        which calls are noted for the audit, and what of them; audit_log.py: writes it
 reloading.py      certificates that change while it runs
 ports.py, open_files.py, memory.py  what it asks of the system
 """

@@ -163,6 +163,10 @@ class _Call:
     def invocation_metadata(self) -> Metadata:
         return self._metadata
 
+    def peer(self) -> str:
+        """From which address it came."""
+        return self._connection.peer
+
     def time_remaining(self) -> float | None:
         return None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
 
@@ -237,6 +241,7 @@ class _Connection(asyncio.Protocol):
         self._calls: dict[int, _Call] = {}  # that the caller waits for
         self._unanswered_bytes = 0  # of these
         self._has_said_hello = False
+        self.peer = ""
         self._has_ended = False
         self._outgoing: list[bytes] = []
         self._heard_s = self._began_s = time.monotonic()
@@ -255,6 +260,8 @@ class _Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         self._server.connections.add(self)
+        found = self._transport.get_extra_info("peername")
+        self.peer = f"{found[0]}:{found[1]}" if isinstance(found, tuple) else ""
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None

@@ -12,6 +12,7 @@ GAUGES = {
     "attempts_repeated": "Calls sent to a broker again: redirects, lost connections and silent leaders",
     "claims_released": "Claims given back because their caller had gone",
     "claims_not_released": "Claims that should have been given back and were left to their leases",
+    "audit_lost": "Actions of operators that could not be written to the audit log",
     "certificates_reloaded": "New certificates for etcd that were taken into use since the start",
     "certificates_unusable": "1 while new files of certificates cannot be used, and the former are kept",
     "map_revision": "Revision of the partition map",

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -27,6 +28,8 @@ from holdfast.router.own import OwnCalls
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import RouterServer
+from holdfast.serving.audit_log import AuditLog
+from holdfast.serving.audited import OpenAudit
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -59,6 +62,7 @@ class Router:
         self._etcd = etcd
         self._stop_asked = asyncio.Event()
         self._background = Service()
+        self._audit: AuditLog | None = None
         self._started = False
         self._stopping = False
         self._patience: threading.Timer | None = None  # ends the process if a stop takes too long
@@ -138,9 +142,11 @@ class Router:
             connections_max=connections_max,
             has_reflection=config.reflection == "on",
         )
+        if config.audit_dir is not None:
+            self._audit = AuditLog(config.audit_dir, socket.gethostname())
         self._rpc = RouterServer(
             self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
-            frames_at=self._frames_at(),
+            frames_at=self._frames_at(), audit=None if self._audit is None else OpenAudit(self._audit),
         )  # fmt: skip
         self._ops = OpsServer(
             config.host, config.ops_port, self.metrics, self.readiness, shows_metrics=config.metrics == "on"
@@ -186,6 +192,8 @@ class Router:
             await self._channels.close()
             await self._node_calls.close()
         await self._background.stop()
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.close)
         if self._etcd is not None:
             await self._etcd.close()
 
@@ -272,6 +280,7 @@ class Router:
             "attempts_repeated": self._forwarder.repeated,
             "claims_released": self._releases.released,
             "claims_not_released": self._releases.given_up,
+            "audit_lost": 0 if self._audit is None else self._audit.lost,
             **certificate_gauges(self._etcd.certificates if self._etcd is not None else None),
             "map_revision": table.revision,
             "map_is_current": self._follower.is_current,

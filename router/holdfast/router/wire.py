@@ -10,6 +10,7 @@ from holdfast.router.callers import Caller, number_of
 from holdfast.router.failures import Failure, status_of_failure
 from holdfast.router.methods import ALL, Method
 from holdfast.router.metrics import Metrics
+from holdfast.serving.audited import Audit
 from holdfast.serving.call_server import CallServer, FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -43,12 +44,13 @@ class RouterServer(CallServer):
         batch_bytes_max: int,
         readiness: Callable[[], tuple[bool, str]],
         frames_at: FramesAt | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """`batch_bytes_max`: what brokers take. Here it counts for the whole call: whether that is too large must not
         depend on the shards of its items."""
         self._handler = handler
         self._metrics = metrics
-        super().__init__(limits, readiness, self._refuse, frames_at)
+        super().__init__(limits, readiness, self._refuse, frames_at, audit)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
             limit = request_limit(method.name, method.request, large_bytes_max=batch_bytes_max)

@@ -18,6 +18,7 @@ from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import schedules_pb2 as schedules_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
+from holdfast.serving.audited import Audit
 from holdfast.serving.call_server import CallServer, FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.intake import Intake
@@ -63,12 +64,13 @@ class RpcServer:
         payload_bytes_max: int | None = None,
         readiness: Callable[[], tuple[bool, str]],
         frames_at: FramesAt | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._shards = shards
         self._batch_bytes_max = batch_bytes_max
         self._payload_bytes_max = payload_bytes_max
         self._metrics = metrics
-        self._server = CallServer(limits, readiness, self._refuse, frames_at)
+        self._server = CallServer(limits, readiness, self._refuse, frames_at, audit)
         # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
         served: list[tuple[Any, object | None]] = [
             (pb, None),

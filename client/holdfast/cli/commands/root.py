@@ -34,6 +34,7 @@ FILES = {
     "shards": ("shard",),
     "rebalance": ("rebalance",),
     "backups": ("backup",),
+    "audit": ("audit",),
     "bench": ("bench",),
 }
 _HELP = "Holdfast is a task queue that does not let go of a task. Start with `holdfast dev`, then enqueue something."
