@@ -6,6 +6,7 @@ from pathlib import Path
 
 from holdfast.audit.chain import BEGINNING, BrokenChainError, Checked, Entry, check, first_number, read_line
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem, usage
+from holdfast.cli.times import shown_instant
 
 _FOLDER = "audit"  # in the data directory of a broker
 
@@ -48,6 +49,12 @@ def _readable(path: Path) -> Iterator[Entry]:
             yield read_line(line)[0]
         except BrokenChainError:
             continue
+
+
+def cells(entry: Entry) -> tuple[str, ...]:
+    """For people."""
+    when = shown_instant(entry.at_ms).rpartition(".")[0]
+    return str(entry.number), when, entry.who, entry.where, entry.what, entry.on, entry.result
 
 
 def verify(directory: Path, digest: str | None) -> Verified:

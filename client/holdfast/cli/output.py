@@ -25,7 +25,6 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.audit.chain import Entry
 from holdfast.cli.options import word
 from holdfast.cli.problems import Problem
 from holdfast.cli.times import shown_duration, shown_instant, shown_latency
@@ -144,12 +143,7 @@ def print_cancelled(cancelled: Mapping[str, Cancelled]) -> None:
             print(f"Task {task_id} is running: its worker will be told to stop.")
 
 
-def print_audit(entries: Sequence[Entry]) -> None:
-    rows = [
-        (f"{entry.number}", shown_instant(entry.at_ms).rpartition(".")[0], entry.who, entry.where, entry.what, entry.on,
-         entry.result)
-        for entry in entries
-    ]  # fmt: skip
+def print_audit(rows: Sequence[Sequence[str]]) -> None:
     _print_table(("entry", "when", "who", "from", "what", "on", "result"), rows, numbers=False, left=7)
 
 

@@ -35,7 +35,7 @@ def ls(
     if as_json:
         records.print_json({"entries": [asdict(entry) for entry in found]})
     else:
-        output.print_audit(found)
+        output.print_audit([*map(audit_files.cells, found)])
     return ExitCode.OK
 
 
