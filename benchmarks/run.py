@@ -38,6 +38,7 @@ from scenarios import (
     shapes,
     shard_away,
     singles,
+    state_cost,
     storms,
     tenants,
     waiting,
@@ -74,7 +75,24 @@ SCENARIOS = {
     ),
     "caller": Scenario("calls of an app, one after the other", workers.CALLER_AIMS, workers.measure_caller, 3),
     # Takes many samples by itself.
-    "backlog": Scenario("claim and ack with a large backlog, start-up, memory", backlog.AIMS, backlog.measure, 1),
+    "backlog": Scenario(
+        "enqueue, claim and ack beside a large backlog in runs and with an empty queue in turns, start-up, memory",
+        backlog.AIMS,
+        backlog.measure,
+        1,
+    ),
+    "single-backlog": Scenario(
+        "the same where each task has a request id of its own, and so rows of its own",
+        backlog.AIMS,
+        backlog.measure_singles,
+        1,
+    ),
+    "state": Scenario(
+        "what RocksDB takes of whole lives, without a server: what an overlay in front of it could save at most",
+        state_cost.AIMS,
+        state_cost.measure,
+        3,
+    ),
     "batch-sizes": Scenario(
         "enqueue, claim and ack in calls of 1, 10, 100 and 1,000 tasks", shapes.BATCH_AIMS, shapes.measure_batches, 3
     ),
@@ -143,6 +161,9 @@ SCENARIOS = {
         shard_away.measure,
         1,
     ),
+    "waiting": Scenario(
+        "very many idle workers at one broker (asked for: 10,000)", waiting.BROKER_AIMS, waiting.measure_broker, 1
+    ),
     "waiting-workers": Scenario(
         f"very many idle workers behind one router, their queue on {waiting.SHARDS} shards",
         waiting.AIMS,
@@ -198,7 +219,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--tasks",
         type=_positive,
         metavar="N",
-        help="tasks of enqueue, lifecycle, worker and caller, replicated or not, of a run of router-enqueue and "
+        help="tasks of enqueue, lifecycle, state, worker and caller, replicated or not, of a run of router-enqueue and "
         "limits, of each size of calls and payloads, and of a storm",
     )
     parser.add_argument(
@@ -209,11 +230,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "many-tenants, of idle-shards and many-shards, and before a move or a storm",
     )
     parser.add_argument("--samples", type=_positive, metavar="N", help="tasks of pickup")
-    parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog")
+    parser.add_argument("--backlog", type=_positive, metavar="N", help="tasks of the large backlog, in runs or not")
     parser.add_argument("--tenants", type=_positive, metavar="N", help="tenants of many-tenants")
     parser.add_argument("--turns", type=_positive, metavar="N", help="turns of limits and many-tenants")
     parser.add_argument("--trials", type=_positive, metavar="N", help="fail-overs of each kind, starts of a router")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="of waiting-workers")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="of waiting and waiting-workers")
     parser.add_argument("--mb", type=_positive, metavar="N", help="how much a replica has that moves")
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.scenario if name not in SCENARIOS]
@@ -263,8 +284,7 @@ def _sizes(arguments: argparse.Namespace) -> Sizes:
     if arguments.mb:
         sizes = dataclasses.replace(sizes, move_mb=arguments.mb)
     if arguments.backlog:
-        most = max(1, arguments.backlog // sizes.drain_samples)
-        sizes = dataclasses.replace(sizes, backlog_tasks=arguments.backlog, drain_tasks=min(sizes.drain_tasks, most))
+        sizes = dataclasses.replace(sizes, backlog_tasks=arguments.backlog, single_backlog_tasks=arguments.backlog)
     return sizes
 
 

@@ -32,9 +32,9 @@ class Sizes:
     lifecycle_tasks: int
     single_seconds: float  # at SINGLE_RATE_PER_S
     pickup_tasks: int
-    backlog_tasks: int
-    drain_tasks: int  # claimed and acked per sample
-    drain_samples: int
+    backlog_tasks: int  # in runs
+    single_backlog_tasks: int  # each with rows of its own
+    backlog_samples: int
     worker_tasks: int
     caller_tasks: int  # enqueued one after the other
     turns: int  # of three replicas and one
@@ -67,9 +67,9 @@ FULL = Sizes(
     lifecycle_tasks=100_000,
     single_seconds=20.0,
     pickup_tasks=500,
-    backlog_tasks=1_000_000,
-    drain_tasks=20_000,
-    drain_samples=5,
+    backlog_tasks=10_000_000,
+    single_backlog_tasks=1_000_000,
+    backlog_samples=5,
     worker_tasks=50_000,
     caller_tasks=2_000,
     turns=8,
@@ -102,8 +102,8 @@ QUICK = Sizes(
     single_seconds=3.0,
     pickup_tasks=100,
     backlog_tasks=30_000,
-    drain_tasks=5_000,
-    drain_samples=2,
+    single_backlog_tasks=10_000,
+    backlog_samples=2,
     worker_tasks=5_000,
     caller_tasks=200,
     turns=1,

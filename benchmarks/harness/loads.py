@@ -8,6 +8,7 @@ import random
 import struct
 import sys
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -69,8 +70,9 @@ def tenant_name(number: int) -> str:
 def options_of(spec: LoadSpec) -> Callable[[int], dict[str, Any]] | None:
     """What the task with a number has besides its payload; None if it has nothing."""
     tenants, priorities, limit_keys = spec.tenants, spec.priorities, spec.limit_keys
-    if not (tenants or priorities or limit_keys or spec.run_at_ms):
+    if not (tenants or priorities or limit_keys or spec.run_at_ms or spec.request_ids):
         return None
+    process = uuid.uuid4().hex  # producers follow each other in one queue
 
     def options(number: int) -> dict[str, Any]:
         # Mixed so that every tenant has tasks of every priority.
@@ -83,6 +85,8 @@ def options_of(spec: LoadSpec) -> Callable[[int], dict[str, Any]] | None:
             made["limit_key"] = f"key-{(number // 89 * spec.limit_keys_mixed + number) % limit_keys}"
         if spec.run_at_ms:
             made["run_at_ms"] = spec.run_at_ms
+        if spec.request_ids:
+            made["request_id"] = f"{process}-{number}"
         return made
 
     return options

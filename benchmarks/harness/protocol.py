@@ -53,6 +53,7 @@ class LoadSpec:
     limit_keys: int = 0  # different ones, taken in turn: with as many tenants each has its own
     limit_keys_mixed: bool = False  # every tenant has tasks of every key
     run_at_ms: int = 0  # since the Unix epoch
+    request_ids: bool = False  # each its own: such tasks are stored one by one
     lease_ends_s: float = 0.0  # of one who holds
     queues: Sequence[str] = ()  # of one who saturates
 

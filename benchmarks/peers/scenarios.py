@@ -9,7 +9,7 @@ Scenario = Mapping[str, Any]
 
 # Of what each part of the page consists.
 STAGES = ("enqueue", "lifecycle", "replicated-enqueue", "replicated-lifecycle", "worker", "caller")
-BACKLOG = ("backlog",)
+BACKLOG = ("backlog", "single-backlog")
 BATCHES = ("batch-sizes",)
 PAYLOADS = ("payloads",)
 SHARDS = ("shards-replicas",)
@@ -49,7 +49,8 @@ def figures_table(scenarios: Mapping[str, Scenario], names: Sequence[str]) -> st
             continue
         for figure in scenario["figures"]:
             unit = f", {figure['unit']}" if figure["unit"] else ""
-            rows.append([f"{figure['name']}{unit}", *_cells(figure["reached"]), _others(scenario)])
+            which = f"{name}: " if len(names) > 1 else ""
+            rows.append([f"{which}{figure['name']}{unit}", *_cells(figure["reached"]), _others(scenario)])
     return table(("what", "median", "lowest to highest", "load of others"), rows)
 
 

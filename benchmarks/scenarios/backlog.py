@@ -1,6 +1,8 @@
-"""Does a large backlog make anything slow? The cost of claim and ack, start-up after a crash and a stop, memory."""
+"""Does a large backlog make anything slow? Enqueue, claim and ack, start-up after a crash and after a stop, memory."""
 
+import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.bench import Bench, FleetRun
 from harness.numbers import median
@@ -9,113 +11,147 @@ from harness.server import ServerProcess
 from scenarios.batches import QUEUE, consumer, producer
 
 FILL_CALLS = 4
+PAYLOAD_BYTES = 100
+SAMPLE_SHARE = 20  # of the backlog: enough for the state to be flushed and compacted meanwhile
 
-_SMALL_CPU = "claim+ack, small backlog, server CPU"
-_LARGE_CPU = "claim+ack, large backlog, server CPU"
-_SMALL_WALL = "claim+ack, small backlog, wall"
-_LARGE_WALL = "claim+ack, large backlog, wall"
-_RATIO_CPU = "large to small, server CPU"
-_RATIO_WALL = "large to small, wall"
+# Samples of both take turns, so that both meet the same noise; each leaves as many tasks as there were.
+_EMPTY, _LARGE = "empty queue", "large backlog"
+_STEPS = ("enqueue", "claim+ack")
 _FILL = "fill rate"
-_START_KILLED = "start after SIGKILL"
-_START_CLEAN = "start after a clean stop"
+_FILL_CPU = "filling, server CPU"
+_START_KILLED = "ready after SIGKILL"
+_START_CLEAN = "ready after a clean stop"
 _RSS_FILLING = "peak RSS while filling"
-_RSS_DRAINING = "peak RSS while draining"
 _RSS_KILLED = "RSS after SIGKILL and start"
+_RSS_WORKING = "peak RSS while working"
 _RSS_CLEAN = "RSS after clean stop and start"
 
+
+def _cpu(step: str, which: str) -> str:
+    return f"{step}, {which}, server CPU"
+
+
+def _rate(step: str, which: str) -> str:
+    return f"{step}, {which}, rate"
+
+
+def _ratio(step: str) -> str:
+    return f"{step}, large backlog to empty queue, server CPU"
+
+
+def _rate_ratio(step: str) -> str:
+    return f"{step}, empty queue to large backlog, rate"
+
+
 AIMS = (
-    Aim(_SMALL_CPU, "µs"),
-    Aim(_LARGE_CPU, "µs"),
-    Aim(_RATIO_CPU, "×", Target(1.5)),
-    Aim(_SMALL_WALL, "µs"),
-    Aim(_LARGE_WALL, "µs"),
-    Aim(_RATIO_WALL, "×", Target(1.5)),
+    *(Aim(_ratio(step), "×", Target(1.2)) for step in _STEPS),
+    *(Aim(_rate_ratio(step), "×", Target(1.2)) for step in _STEPS),
+    *(Aim(_cpu(step, which), "µs/task") for step in _STEPS for which in (_EMPTY, _LARGE)),
+    *(Aim(_rate(step, which), "tasks/s", more_is_better=True) for step in _STEPS for which in (_EMPTY, _LARGE)),
     Aim(_START_KILLED, "s", Target(5.0)),
     Aim(_START_CLEAN, "s", Target(5.0)),
-    Aim(_RSS_FILLING, "MB", Target(600.0)),
-    Aim(_RSS_DRAINING, "MB", Target(600.0)),
-    Aim(_RSS_KILLED, "MB", Target(600.0)),
-    Aim(_RSS_CLEAN, "MB", Target(600.0)),
+    *(Aim(name, "MB", Target(600.0)) for name in (_RSS_FILLING, _RSS_KILLED, _RSS_WORKING, _RSS_CLEAN)),
     Aim(_FILL, "tasks/s", more_is_better=True),
+    Aim(_FILL_CPU, "µs/task"),
 )
 
 
+class Backlog(NamedTuple):
+    """What waits."""
+
+    tasks: int
+    request_ids: bool  # each has its own
+
+    @property
+    def sample_tasks(self) -> int:
+        return max(1, self.tasks // SAMPLE_SHARE)
+
+
 async def measure(bench: Bench) -> Measured:
-    sizes = bench.sizes
+    return await _measure(bench, Backlog(bench.sizes.backlog_tasks, request_ids=False))
+
+
+async def measure_singles(bench: Bench) -> Measured:
+    return await _measure(bench, Backlog(bench.sizes.single_backlog_tasks, request_ids=True))
+
+
+async def _measure(bench: Bench, backlog: Backlog) -> Measured:
     measured = Measured()
-    drained = sizes.drain_samples * sizes.drain_tasks
+    sampled = bench.sizes.backlog_samples * backlog.sample_tasks
     async with bench.data_dir() as path:
-        await _fill_and_kill(bench, path, measured)
-        await _start_and_drain(bench, path, measured)
+        await _fill_and_kill(bench, path, backlog, measured)
+        await _start_and_work(bench, path, backlog, measured)
         async with await ServerProcess.start(path) as server:
+            measured.figures[_START_CLEAN] = [await server.wait_ready()]
             stats = await bench.stats(server.address, QUEUE)
-            expect("tasks ready after the restart", stats.ready, sizes.backlog_tasks - drained)
-            expect("tasks succeeded after the restart", stats.succeeded_total, drained)
-            measured.figures[_START_CLEAN] = [server.start_seconds]
+            expect("tasks ready after the restart", stats.ready, backlog.tasks)
+            expect("tasks succeeded after the restart", stats.succeeded_total, sampled)
             measured.figures[_RSS_CLEAN] = [server.memory().rss_mb]
             await server.stop()
     figures = measured.figures
-    figures[_RATIO_CPU] = [median(figures[_LARGE_CPU]) / median(figures[_SMALL_CPU])]
-    figures[_RATIO_WALL] = [median(figures[_LARGE_WALL]) / median(figures[_SMALL_WALL])]
+    for step in _STEPS:
+        for ratio, name, (above, below) in (
+            (_ratio, _cpu, (_LARGE, _EMPTY)),
+            (_rate_ratio, _rate, (_EMPTY, _LARGE)),
+        ):
+            figures[ratio(step)] = [median(figures[name(step, above)]) / median(figures[name(step, below)])]
     measured.counts = {"enqueued": stats.enqueued_total, "succeeded": stats.succeeded_total}
     return measured
 
 
-async def _fill_and_kill(bench: Bench, path: Path, measured: Measured) -> None:
+async def _fill_and_kill(bench: Bench, path: Path, backlog: Backlog, measured: Measured) -> None:
     async with await ServerProcess.start(path) as server:
-        filled = await _fill(bench, server, QUEUE, bench.sizes.backlog_tasks)
+        filled = await _enqueue(bench, server, QUEUE, backlog, backlog.tasks)
+        expect("tasks enqueued", (await bench.stats(server.address, QUEUE)).enqueued_total, backlog.tasks)
         measured.figures[_FILL] = [filled.rate_per_s]
+        measured.figures[_FILL_CPU] = list(filled.measured.cpu_us["server"])
         measured.figures[_RSS_FILLING] = [server.memory().peak_rss_mb]
         # At once, while the state is furthest behind the log: the slowest start there is.
         await server.kill()
 
 
-async def _start_and_drain(bench: Bench, path: Path, measured: Measured) -> None:
-    """Samples of the large and of a small backlog take turns, so that both meet the same noise."""
-    sizes = bench.sizes
+async def _start_and_work(bench: Bench, path: Path, backlog: Backlog, measured: Measured) -> None:
     async with await ServerProcess.start(path) as large:
-        measured.figures[_START_KILLED] = [large.start_seconds]
-        expect("tasks ready after the crash", (await bench.stats(large.address, QUEUE)).ready, sizes.backlog_tasks)
+        measured.figures[_START_KILLED] = [await large.wait_ready()]
+        expect("tasks ready after the crash", (await bench.stats(large.address, QUEUE)).ready, backlog.tasks)
         measured.figures[_RSS_KILLED] = [large.memory().rss_mb]
         await bench.settle(large)
-        async with bench.server() as small:
-            for sample in range(1, sizes.drain_samples + 1):
-                await _sample_small(bench, small, f"small-{sample}", measured)
-                run = await _drain(bench, large, QUEUE)
-                _note(measured, run, "large", _LARGE_CPU, _LARGE_WALL)
-                left = sizes.backlog_tasks - sample * sizes.drain_tasks
-                expect("tasks left", (await bench.stats(large.address, QUEUE)).ready, left)
-            await small.stop()
-        measured.figures[_RSS_DRAINING] = [large.memory().peak_rss_mb]
+        async with bench.server() as empty:
+            for sample in range(1, bench.sizes.backlog_samples + 1):
+                await _sample(bench, empty, f"empty-{sample}", backlog, _EMPTY, measured)
+                expect("tasks left", (await bench.stats(empty.address, f"empty-{sample}")).ready, 0)
+                await _sample(bench, large, QUEUE, backlog, _LARGE, measured)
+                expect("tasks left", (await bench.stats(large.address, QUEUE)).ready, backlog.tasks)
+            await empty.stop()
+        measured.figures[_RSS_WORKING] = [large.memory().peak_rss_mb]
         await large.stop()
 
 
-async def _sample_small(bench: Bench, server: ServerProcess, queue: str, measured: Measured) -> None:
-    """Fills a queue with just what it drains."""
-    await _fill(bench, server, queue, bench.sizes.drain_tasks)
-    run = await _drain(bench, server, queue)
-    _note(measured, run, "small", _SMALL_CPU, _SMALL_WALL)
-    expect("tasks left", (await bench.stats(server.address, queue)).ready, 0)
-
-
-async def _fill(bench: Bench, server: ServerProcess, queue: str, tasks: int) -> FleetRun:
-    specs = {"producer": producer(server.address, tasks, queue=queue, calls=FILL_CALLS)}
-    run = await bench.run_fleet({"server": server}, f"filling {queue}", specs, counted=["producer"], tasks=tasks)
-    expect("tasks enqueued", (await bench.stats(server.address, queue)).enqueued_total, tasks)
-    return run
-
-
-async def _drain(bench: Bench, server: ServerProcess, queue: str) -> FleetRun:
-    tasks = bench.sizes.drain_tasks
+async def _sample(
+    bench: Bench, server: ServerProcess, queue: str, backlog: Backlog, which: str, measured: Measured
+) -> None:
+    tasks = backlog.sample_tasks
+    enqueued = await _enqueue(bench, server, queue, backlog, tasks)
     specs = {"consumer": consumer(server.address, "drain", queue=queue, tasks=tasks)}
-    return await bench.run_fleet({"server": server}, f"draining {queue}", specs, counted=["consumer"], tasks=tasks)
+    drained = await bench.run_fleet({"server": server}, f"draining {queue}", specs, counted=["consumer"], tasks=tasks)
+    for step, run in zip(_STEPS, (enqueued, drained), strict=True):
+        _note(measured, run, step, which)
 
 
-def _note(measured: Measured, run: FleetRun, which: str, cpu: str, wall: str) -> None:
+async def _enqueue(bench: Bench, server: ServerProcess, queue: str, backlog: Backlog, tasks: int) -> FleetRun:
+    spec = dataclasses.replace(
+        producer(server.address, tasks, queue=queue, calls=FILL_CALLS),
+        payload_bytes=PAYLOAD_BYTES,
+        request_ids=backlog.request_ids,
+    )
+    specs = {"producer": spec}
+    return await bench.run_fleet({"server": server}, f"filling {queue}", specs, counted=["producer"], tasks=tasks)
+
+
+def _note(measured: Measured, run: FleetRun, step: str, which: str) -> None:
     """Adds one sample, the CPU and stages told apart by the size of the backlog."""
     part = run.measured
-    part.figures = {cpu: list(part.cpu_us["server"]), wall: [run.seconds / run.tasks * 1e6]}
-    part.cpu_us = {f"{which} backlog, {name}": values for name, values in part.cpu_us.items()}
-    part.stages = {f"{which} backlog, {name}": values for name, values in part.stages.items()}
+    part.figures = {_cpu(step, which): list(part.cpu_us["server"]), _rate(step, which): [run.rate_per_s]}
+    part.cpu_us = {f"{which}, {step}: {name}": values for name, values in part.cpu_us.items()}
+    part.stages = {f"{which}, {step}: {name}": values for name, values in part.stages.items()}
     measured.add(part)

@@ -1,4 +1,5 @@
-"""What tenants, priorities, caps and rates cost: whole lives of tasks in queues with and without them, in turns.
+"""What tenants, priorities, caps, rates and request ids cost: whole lives of tasks in queues with and without them, in
+turns.
 
 The caps and the rates are too high to hold anything up, so what is measured is the bookkeeping alone.
 """
@@ -47,12 +48,17 @@ class Kind(NamedTuple):
     priorities: int = 0
     limit_keys: int = 0
     limit_keys_mixed: bool = False
+    own_ids: bool = False
 
 
 PLAIN = Kind("plain")
 TOGETHER = Kind("tenants, caps and priorities", _TOGETHER, TENANTS, PRIORITIES, LIMIT_KEYS)
+# As a program has them that serves some customers: each batch has tasks of ten tenants in turns.
+MIXED = Kind("ten tenants, caps, priorities and own ids", _TOGETHER, 10, 2, 10, own_ids=True)
 KINDS = (
     PLAIN,
+    Kind("own ids", own_ids=True),
+    MIXED,
     Kind("priorities", priorities=PRIORITIES),
     Kind("tenants", _TENANTS, tenants=TENANTS),
     Kind("caps", _CAPS, limit_keys=LIMIT_KEYS),
@@ -68,8 +74,10 @@ _ORDER = [run for index, kind in enumerate(_OTHERS) for run in ((kind,) if index
 _REPLICATED_ORDER = (TOGETHER,) * 3
 
 _COST = f"cost of {TOGETHER.name}"
+_LIFE = f"server CPU of a life, {MIXED.name} to plain"
 AIMS = (
     Aim(_COST, "%", Target(25.0)),
+    Aim(_LIFE, "×", Target(3.0)),
     # Where others use the machine too, it says more: what the cores can do is divided by it.
     *(Aim(f"cost of {kind.name}, by CPU", "%") for kind in _LIMITED),
     *(Aim(f"rate, {kind.name}", "tasks/s", more_is_better=True) for kind in KINDS),
@@ -158,6 +166,7 @@ def _producer(address: str, tasks: int, kind: Kind, queue: str) -> LoadSpec:
         priorities=kind.priorities,
         limit_keys=kind.limit_keys,
         limit_keys_mixed=kind.limit_keys_mixed,
+        request_ids=kind.own_ids,
     )
 
 
@@ -178,6 +187,9 @@ def _costs_of(where: Where, kind: Kind, run: FleetRun, neighbours: Sequence[Flee
 
     plain_us = mean(all_processes_us(PLAIN, neighbour) for neighbour in neighbours)
     costs = {f"cost of {kind.name}, by CPU": 100 * (1 - plain_us / all_processes_us(kind, run))}
+    if kind is MIXED:
+        [server] = where.servers
+        costs[_LIFE] = _cpu_us(kind, run, server) / mean(_cpu_us(PLAIN, neighbour, server) for neighbour in neighbours)
     if kind is TOGETHER:
         costs[_COST] = 100 * (1 - run.rate_per_s / mean(neighbour.rate_per_s for neighbour in neighbours))
     return costs

@@ -7,7 +7,7 @@ sh      Run line by line. Servers and workers are started in the background and 
         goes by it alone. `holdfast cluster up` gets a port for its router if the page gives it none, and what it
         started is stopped at the end. Lines that begin with `openssl` are left out where there is no such command.
 toml    Loaded by the broker's configuration; saved if it begins with a comment such as `# holdfast.toml`. A name with
-        `router` in it is one of a router's.
+        `router` in it is one of a router's, one with `access` has access rules.
 text    Directly after a python or sh block: what that block must print. Elsewhere: a picture.
 
 Anything else is an error, so that no block can escape. In expected output `…` stands for anything, a line of `…` for
@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.access.documents import from_toml
 from holdfast.broker.config import load_config
 from holdfast.router.config import load_config as load_router_config
 from tests.acceptance.running import REPO, Running, environment
@@ -224,6 +225,9 @@ class Session:
         try:
             if "router" in text.partition("\n")[0]:
                 load_router_config(path, {}, env={})
+                return
+            if "access" in text.partition("\n")[0]:
+                from_toml(text.encode())
                 return
             # A file that all nodes share has no name in it: the commands give each its own, which shows when they run.
             load_config(path, {}, env={} if "node_name" in text else {"HOLDFAST_NODE_NAME": "n1"})

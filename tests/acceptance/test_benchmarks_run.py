@@ -80,15 +80,16 @@ def test_app_scenarios_count_and_report_everything(tmp_path: Path) -> None:
 @long_only
 def test_latency_and_backlog_scenarios_count_and_report_everything(tmp_path: Path) -> None:
     sizes = ("--seconds", "1", "--samples", "10", "--backlog", "1000")
-    report = Report(tmp_path, "single", "pickup", "backlog", *sizes)
+    report = Report(tmp_path, "single", "pickup", "backlog", "single-backlog", *sizes)
     assert report.counts("single") == {"enqueued": 200}
     assert report.counts("pickup") == {"enqueued": 10, "succeeded": 10}
-    assert report.counts("backlog") == {"enqueued": 1000, "succeeded": 1000}
     assert report.target("single", "p99") == "≤ 5 ms"
     assert report.reached("pickup")["p50"] > 0
-    for name in ("large to small, server CPU", "start after SIGKILL", "start after a clean stop"):
-        assert report.reached("backlog")[name] > 0
-        assert report.target("backlog", name)
+    for name in ("backlog", "single-backlog"):
+        assert report.counts(name) == {"enqueued": 1100, "succeeded": 100}
+        for figure in ("claim+ack, large backlog to empty queue, server CPU", "ready after SIGKILL"):
+            assert report.reached(name)[figure] > 0
+            assert report.target(name, figure)
 
 
 @long_only
@@ -144,6 +145,14 @@ def test_fail_over_scenarios_count_and_report_everything(
         assert samples == 1 if scenario == "failover" else samples >= 1
         assert report.target(scenario, f"{kind}, {next_one}") == next_target
         assert report.target(scenario, f"{kind}, slowest of all") == slowest_target
+
+
+@long_only
+def test_the_scenario_of_workers_that_wait_at_a_broker_counts_and_reports_everything(tmp_path: Path) -> None:
+    report = Report(tmp_path, "waiting", "--workers", "50", "--samples", "20")
+    assert report.counts("waiting") == {"workers": 50, "picked up": 20}
+    assert report.reached("waiting")["broker, RSS"] > 0
+    assert report.target("waiting", "pickup, p50") == "≤ 3 ms"
 
 
 @long_only

@@ -14,7 +14,7 @@ from holdfast.cli.problems import EXIT_CODE_MEANINGS
 from holdfast.client import Holdfast, Task, Worker
 from holdfast.client.worker.meters import GAUGES, Meter
 from holdfast.cluster.map.policy import POLICY_FIELDS
-from holdfast.cluster.settings import ClusterSettings
+from holdfast.cluster.settings import AccessSettings, ClusterSettings
 from holdfast.machine.rows import DEAD_REASONS
 from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.metrics import Metrics as RebalancerMetrics
@@ -132,7 +132,7 @@ def test_the_configuration_page_has_every_setting_as_it_is(title: str, config: t
     )
     assert found.keys() == wanted.keys(), f"docs/configuration.md, {title}, has what is no setting"
     # In the order of the source, which is grouped. What all servers share comes first there; a page may have it later.
-    shared = set(ClusterSettings.model_fields)
+    shared = set(AccessSettings.model_fields)
     assert [name for name in found if name not in shared] == [name for name in wanted if name not in shared]
 
 
@@ -153,6 +153,8 @@ def test_the_configuration_page_has_every_option_of_apps_tasks_and_workers() -> 
     assert {row for row in rows if " " not in row} == {
         "HOLDFAST_ADDRESS",
         "HOLDFAST_TRANSPORT",
+        "HOLDFAST_TOKEN",
+        "HOLDFAST_TOKEN_FILE",
         f"{ENV_PREFIX}<SETTING>",
     }
 

@@ -143,6 +143,70 @@ def test_ctrl_c_ends_a_program_in_a_call(run: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
+# Calls of this thread alone, until they are made by it: they go to the loop until frames are found.
+OWN = """
+from holdfast.client._loop_thread import LoopThread
+run = LoopThread.run
+def use_own_connection():
+    handed = [1]
+    while handed:
+        handed.clear()
+        LoopThread.run = lambda self, call: (handed.append(call), run(self, call))[1]
+        enqueue()
+        time.sleep(0.01)
+def enqueue():
+    client.enqueue(NewTask("forked", "t"))
+"""
+
+
+def test_ctrl_c_ends_a_call_that_the_thread_made_itself(run: Run) -> None:
+    done = run(
+        textwrap.dedent(OWN)
+        + textwrap.dedent("""
+        use_own_connection()
+        def is_waiting():
+            with open(f"/proc/self/task/{os.getpid()}/stat") as stat:
+                sleeps = stat.read().rpartition(")")[2].split()[0] == "S"
+            frame = sys._current_frames()[threading.main_thread().ident]
+            return sleeps and frame.f_code.co_name == "_receive"
+        def interrupt():
+            looks = 0
+            while looks < 5:
+                looks = looks + 1 if is_waiting() else 0
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        try:
+            client.reserve(["none"], wait_ms=50_000)
+        except KeyboardInterrupt:
+            print("interrupted")
+        enqueue()
+        """)
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_a_connection_of_a_thread_stays_with_the_parent_of_a_fork(run_forking: Run) -> None:
+    """Also with a call under way over it, in another thread."""
+    done = run_forking(
+        textwrap.dedent(OWN)
+        + textwrap.dedent("""
+        use_own_connection()
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(client.reserve(["forked-wait"], wait_ms=50_000)))
+        thread.start()
+        while not any("_receive" == frame.f_code.co_name for frame in sys._current_frames().values()):
+            time.sleep(0.001)
+        code = in_child(lambda: client.close())
+        with Client(address) as other:
+            other.enqueue(NewTask("forked-wait", "t"))
+        thread.join()
+        print(code, len(found))
+        """)
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 1\n", "")
+
+
 def test_a_client_works_on_both_sides_of_a_fork(run_forking: Run) -> None:
     done = run_forking("""
 for _ in range(5):

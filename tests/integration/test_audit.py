@@ -1,13 +1,16 @@
 """The audit log of a server: what operators did is there, what tasks hold is not."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from holdfast.cli.audit_files import entries, verify
 from holdfast.cli.main import main
-from holdfast.client import AsyncClient, NewTask, NotFound, QueuePolicy
+from holdfast.client import AsyncClient, NewTask, NotFound, PermissionDenied, QueuePolicy, Unauthenticated
 from holdfast.proto.v1 import backups_pb2, cluster_pb2, queues_pb2, schedules_pb2, shards_pb2, tasks_pb2
 from holdfast.serving.audited import OPERATOR_CALLS
+from tests.integration.access import Access
 from tests.integration.conftest import MakeServer
 
 SECRET = "ada@example.org"
@@ -87,3 +90,42 @@ async def test_it_can_be_off(make_server: MakeServer, capsys: pytest.CaptureFixt
     assert list(server.data_dir.rglob("audit")) == []
     assert main(["audit", "ls", str(server.data_dir)]) == 5
     assert "no audit log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+async def test_who_did_it_and_who_was_refused_is_noted(
+    make_server: MakeServer, transport: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    access = Access.make(tmp_path)
+    server = make_server(access_file=access.path).start()
+    async with (
+        AsyncClient(server.address, transport=transport, token=access.tokens["operator"]) as operator,
+        AsyncClient(server.address, transport=transport, token=access.tokens["all-of-q"]) as producer,
+        AsyncClient(server.address, transport=transport, token=access.tokens["expired"]) as late,
+    ):
+        for client in (operator, producer):
+            await client.topology()  # then its frames are there soon
+        await producer.enqueue(NewTask("q", "send", SECRET.encode()))
+        await operator.purge_queue("q")
+        with pytest.raises(PermissionDenied):
+            await producer.purge_queue("other")
+        outcomes = await producer.enqueue_many([NewTask("q", "t"), NewTask("other", "t", SECRET.encode())])
+        assert [isinstance(outcome, PermissionDenied) for outcome in outcomes] == [False, True]
+        with pytest.raises(PermissionDenied):
+            await producer.drain_node("n1")
+        with pytest.raises(Unauthenticated):
+            await late.list_queues()
+    server.stop()
+    noted = entries(server.data_dir, 99)
+    assert list(dict.fromkeys((entry.who, entry.what, entry.on, entry.result) for entry in noted)) == [
+        ("token:operator", "Queues/PurgeQueue", "queue=q", "OK"),
+        ("token:all-of-q", "Queues/PurgeQueue", "queue=other", "PERMISSION_DENIED"),
+        ("token:all-of-q", "Tasks/Enqueue", "queue=other items=1", "PERMISSION_DENIED"),
+        ("token:all-of-q", "Cluster/DrainNode", "", "PERMISSION_DENIED"),
+        ("unknown", "Tasks/ListQueues", "", "UNAUTHENTICATED"),
+    ]
+    assert {entry.where.rpartition(":")[0] for entry in noted} == {"127.0.0.1"}
+    assert verify(server.data_dir, None).found.entries == len(noted)
+    files = "".join(file.read_text() for file in (server.data_dir / "audit").iterdir())
+    hidden = (SECRET, *(token.rpartition("_")[2] for token in access.tokens.values()))
+    assert not [text for text in hidden if text in files]

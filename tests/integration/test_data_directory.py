@@ -58,8 +58,8 @@ def test_a_second_server_on_the_same_directory_is_refused(make_server: MakeServe
 
 def test_another_format_is_refused(used_directory: Path, tmp_path: Path, make_server: MakeServer) -> None:
     cases = {
-        b"holdfast-data 10\n": "has format 10, but this version reads format 9. Use the newer version",
-        b"holdfast-data 1\n": "has format 1, but this version reads format 9. Use the older version",
+        b"holdfast-data 11\n": "has format 11, but this version reads format 10. Use the newer version",
+        b"holdfast-data 1\n": "has format 1, but this version reads format 10. Use the older version",
         b"garbage": "FORMAT is damaged: it contains b'garbage'",
     }
     servers = {}

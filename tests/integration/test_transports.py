@@ -1,4 +1,5 @@
-"""Calls over gRPC and in frames: the same answers, the same refusals, the same limits, of a broker and of a router."""
+"""Calls over gRPC and in frames: the same refusals, the same limits, of a broker and of a router. The answers of every
+method are compared in `test_conformance`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -7,21 +8,12 @@ import pytest
 from google.protobuf.message import Message
 
 from holdfast.client import AsyncClient, ClaimedTask, NewTask
-from holdfast.proto.v1 import cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
+from holdfast.proto.v1 import cluster_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.transport.channels import CallFailedError
-from holdfast.transport.negotiated import NegotiatedChannels
 from tests.integration.map_cluster import MapCluster
 from tests.integration.server import ServerProcess, wait_until
+from tests.integration.transports import MIB, PATHS, Way
 
-MIB = 1024 * 1024
-CONNECT_S = 20.0
-PATHS = {
-    method.name: f"/{service.full_name}/{method.name}"
-    for messages in (pb, queues_pb2, schedules_pb2, shards_pb2, cluster_pb2)
-    for service in messages.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-}
 UNKNOWN_TASK = "01984f6e-0000-8000-8000-000000000001"  # well formed, but nobody has it
 
 
@@ -42,48 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapCluster]:
 def address(request: pytest.FixtureRequest) -> str:
     served: ServerProcess | MapCluster = request.getfixturevalue("broker" if request.param == "broker" else "cluster")
     return served.address
-
-
-class Way:
-    """To one server, over one transport."""
-
-    def __init__(self, address: str, transport: str) -> None:
-        self.address = address
-        self.transport = transport
-        self._channels = NegotiatedChannels(
-            message_bytes_max=64 * MIB, keepalive_s=30, connects_first=True,
-            transport="auto" if transport == "frames" else "grpc",
-        )  # fmt: skip
-
-    async def open(self) -> None:
-        await self._send(PATHS["ListQueues"], b"", None)
-        if self.transport == "frames":
-            async with asyncio.timeout(CONNECT_S):
-                while self._channels.link(self.address) is None:
-                    await asyncio.sleep(0.005)
-
-    async def close(self) -> None:
-        await self._channels.close()
-
-    async def _send(self, path: str, data: bytes, shard: str | None) -> bytes:
-        metadata = None if shard is None else (("holdfast-shard", shard),)
-        if self.transport == "frames" and self._channels.frames:
-            assert self._channels.link(self.address) is not None
-        return await self._channels.call(self.address, path, data, metadata, 30.0).answer()
-
-    async def call(self, method: str, request: Message | bytes, shard: str | None = None) -> bytes | tuple[object, ...]:
-        """The answer, or all that a refusal says."""
-        data = request if isinstance(request, bytes) else request.SerializeToString()
-        try:
-            return await self._send(PATHS[method], data, shard)
-        except CallFailedError as failed:
-            return (
-                failed.code,
-                failed.reason,
-                failed.message,
-                tuple(sorted(failed.metadata.items())),
-                failed.retry_after_ms,
-            )
 
 
 @pytest.fixture
@@ -122,14 +72,6 @@ REFUSED: list[tuple[str, Message | bytes, str | None]] = [
     ("ProbeShard", shards_pb2.ProbeShardRequest(shard=0), "1"),
     ("DescribeCluster", b"\xff", None),
 ]
-ANSWERED: list[tuple[str, Message]] = [
-    ("Cancel", pb.CancelRequest(task_ids=[UNKNOWN_TASK, "no id"])),
-    ("Ack", pb.AckRequest(items=[pb.AckItem(claim=pb.ClaimRef(task_id=UNKNOWN_TASK, token=1))])),
-    ("ListQueues", pb.ListQueuesRequest()),
-    ("QueueStats", pb.QueueStatsRequest(queues=["nobody uses it"])),
-    ("ListSchedules", schedules_pb2.ListSchedulesRequest()),
-    ("GetTopology", cluster_pb2.GetTopologyRequest()),
-]
 
 
 @pytest.mark.parametrize("index", range(len(REFUSED)))
@@ -147,13 +89,6 @@ async def test_every_method_refuses_in_the_same_words(ways: tuple[Way, Way], bod
         over_grpc, in_frames = [await way.call(method, body) for way in ways]
         assert in_frames == over_grpc, method
         assert not isinstance(in_frames, bytes), method
-
-
-@pytest.mark.parametrize("index", range(len(ANSWERED)))
-async def test_answers_are_the_same(ways: tuple[Way, Way], index: int) -> None:
-    over_grpc, in_frames = [await way.call(*ANSWERED[index]) for way in ways]
-    assert in_frames == over_grpc
-    assert isinstance(in_frames, bytes)
 
 
 async def test_an_overloaded_broker_says_so_in_both(broker: ServerProcess) -> None:
@@ -198,5 +133,28 @@ async def test_the_whole_life_of_tasks(address: str, transport: str, queue: str)
         assert stats.ready == 0
 
 
-def test_calls_in_frames_are_counted(broker: ServerProcess) -> None:
-    wait_until(lambda: broker.metric("holdfast_frame_calls") > 0, "calls in frames to be counted")
+@pytest.mark.parametrize("direct", [False, True], ids=["through the router", "straight to the leaders"])
+async def test_all_hops_are_in_frames_once_they_are_known(cluster: MapCluster, queue: str, *, direct: bool) -> None:
+    [node], [router] = cluster.nodes.values(), cluster.routers
+    calls = 50
+
+    def counted() -> tuple[float, float]:
+        """By the broker and the router; they show it a moment later."""
+        return node.metric("holdfast_frame_calls"), router.metric("holdfast_router_frame_calls")
+
+    async with AsyncClient(cluster.address, direct=direct) as client:
+
+        async def grew(by_broker: int, by_router: int, before: tuple[float, float]) -> None:
+            async with asyncio.timeout(30):
+                while counted()[0] < before[0] + by_broker or counted()[1] < before[1] + by_router:
+                    await asyncio.sleep(0.1)
+
+        before = counted()
+        for _ in range(calls):  # the first ones find the frames
+            await client.enqueue(NewTask(queue, "t"))
+            await asyncio.sleep(0.01)
+        await grew(1, 0 if direct else 1, before)
+        before = counted()
+        for _ in range(calls):
+            await client.enqueue(NewTask(queue, "t"))
+        await grew(calls, 0 if direct else calls, before)

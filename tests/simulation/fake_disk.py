@@ -169,11 +169,11 @@ class FakeDisk:
         try:
             self._change()
         except SimulatedCrash:
-            self._write(file, data[: self.rng.randrange(len(data) + 1)], offset)
+            self._write(file, self._torn(data), offset)
             raise
         if self.fail_next_write:
             self.fail_next_write = False
-            self._write(file, data[: self.rng.randrange(len(data) + 1)], offset)
+            self._write(file, self._torn(data), offset)
             raise DiskFailedError("input/output error on the fake disk")
         self._write(file, data, offset)
 
@@ -229,6 +229,10 @@ class FakeDisk:
         else:
             self._names[name] = file
         self._name_history.setdefault(name, []).append(file)
+
+    def _torn(self, data: bytes) -> bytes:
+        """The beginning of it. Zeros at its end were there before: to lose some of them is no loss."""
+        return data[: self.rng.randrange(len(data.rstrip(b"\0")) + 1)]
 
     def _write(self, file: _File, data: bytes, offset: int) -> None:
         if not data:

@@ -351,7 +351,7 @@ def has_no_room_alone(plan: Plan) -> bool:
 
 
 ABLATIONS = {
-    "reading what was cut": Ablation({"NodeJournal": ReadsWhatWasCut}, 4, lags),
+    "reading what was cut": Ablation({"NodeJournal": ReadsWhatWasCut}, 749, lags),
     "taking the end of the log for durable": Ablation(
         {"NodeJournal": TakesTheEndOfTheLogForDurable}, 0, lags, (JournalError,)
     ),

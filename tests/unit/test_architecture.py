@@ -40,6 +40,7 @@ ONE_IMPORTER = {
     },
     "cryptography": {"client/holdfast/backup/encryption.py", "client/holdfast/client/_aead.py"},
     "obstore": {"client/holdfast/backup/s3.py"},
+    "jwt": {"common/holdfast/serving/jwts.py"},
     "pydantic_core": {"common/holdfast/serving/settings.py"},
     "pydantic_settings": {"common/holdfast/serving/settings.py"},
 }  # fmt: skip

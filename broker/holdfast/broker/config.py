@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from holdfast.cluster.settings import SECRETS, ClusterSettings, Contradiction
+from holdfast.cluster.settings import SECRETS, AccessSettings, Contradiction
 from holdfast.serving.settings import (
     ENV_PREFIX,
     HOSTS_PATTERN,
@@ -73,7 +73,7 @@ _NODES = Table(
 )
 
 
-class BrokerConfig(ClusterSettings):
+class BrokerConfig(AccessSettings):
     """Everything a node can be told. Built by `load_config`; built directly it reads no file and no environment."""
 
     tables: ClassVar[Mapping[str, Table]] = {"nodes": _NODES}

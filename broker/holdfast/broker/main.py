@@ -15,10 +15,12 @@ from holdfast.cluster.map.records import NewerFormatError
 from holdfast.cluster.map.store_nodes import RegistrationError
 from holdfast.common.loop import run
 from holdfast.raft.node_journal import JournalError
+from holdfast.serving.access_rules import AccessFileError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import RefusedError
+from holdfast.serving.router_word import RouterSecretError
 from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, EXIT_REFUSED, refuse, refuse_configuration
 from holdfast.storage.data_dir import DataDirDamagedError, DataDirError, set_aside
 from holdfast.storage.rocksdb import StateDamagedError, StateError
@@ -29,7 +31,8 @@ from holdfast.wal.errors import LogDamagedError, LogError
 # What a person can act on: shown as one message, without a traceback.
 _REFUSALS = (
     DataDirError, LogError, JournalError, StateError, StateMissingError, RecoveryError, PortError, PeerTlsError,
-    ClusterSecretError, EntryError, OpsServerError, RefusedError, RegistrationError, NewerFormatError,
+    ClusterSecretError, AccessFileError, RouterSecretError, EntryError, OpsServerError, RefusedError,
+    RegistrationError, NewerFormatError,
 )  # fmt: skip
 
 # What the node has on its disk is not what it must have there.

@@ -7,12 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from holdfast.broker.api.admin import Admin
 from holdfast.broker.api.backups import BackupService
+from holdfast.broker.api.figures import latencies, queue_figures
 from holdfast.broker.api.server import RpcServer
 from holdfast.broker.api.shard_services import HostedServices
 from holdfast.broker.api.shards import ShardService
@@ -28,7 +29,7 @@ from holdfast.broker.membership.delivering import Deliveries
 from holdfast.broker.membership.mapped_cluster import MappedCluster, mapped_wire
 from holdfast.broker.membership.static import StaticCluster, static_wire
 from holdfast.broker.membership.static_topology import StaticTopology
-from holdfast.broker.metrics import QUEUES_MAX, Latencies, Metrics, QueueFigures
+from holdfast.broker.metrics import Metrics
 from holdfast.broker.peers.identities import identity_of
 from holdfast.broker.replica.backups import Backups
 from holdfast.broker.replica.commit_loop import CommitLoop
@@ -39,8 +40,9 @@ from holdfast.broker.replica.stuck_shards import STALL_SECONDS, Leaderless, Stal
 from holdfast.cluster.connect import connect
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
+from holdfast.serving.access_rules import AccessRules
 from holdfast.serving.audit_log import AuditLog
-from holdfast.serving.audited import OpenAudit
+from holdfast.serving.audited import GuardedAudit, OpenAudit
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -62,7 +64,6 @@ SWITCH_SECONDS = 0.0001  # with Python's default the hand-over from the sync thr
 GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of short-lived objects, none of them in cycles
 WATCH_SECONDS = 1.0
 CALLS_SPARE = 1000
-OLDEST_QUEUES_MAX = 100  # for which a scrape looks for the oldest ready task and claim: that takes reads of the state
 STOP_SECONDS_MAX = 30.0  # beyond the grace period
 EXIT_FORCED = 1  # of a stop that was asked for twice, or could not be finished; 3 is the missing extra
 
@@ -105,6 +106,8 @@ class Node:
             self._background.spawn(self._watch(), "watch")
             self._background.spawn(self._follow_clocks(), "clocks")
             self._background.spawn(give_back_memory(self._rpc.intake), "memory")
+            if self._access is not None:
+                self._background.spawn(self._access.run(), "access")
             if self._cluster is not None:
                 await self._start_cluster(self._cluster)
             self.port = await self._rpc.start(self._config.host, self._config.port)
@@ -156,6 +159,7 @@ class Node:
         self._host = Host(context, self._data_dir, self._node_log, self._commit_loop, source, evidence)
         self._stack.callback(self._host.close)
         self._services = HostedServices(self._host, config, metrics, self._cluster_view)
+        self._access = self._open_access()
         self._cluster = self._make_cluster()
         self._checkpointer = Checkpointer(
             self._node_log,
@@ -182,20 +186,31 @@ class Node:
             payload_bytes_max=config.payload_bytes_max,
             readiness=self._readiness,
             frames_at=self._frames_at(),
+            access=self._access,
             audit=self._open_audit(),
         )
         self._ops = OpsServer(
             config.host, config.ops_port, metrics, self._readiness, shows_metrics=config.metrics == "on"
         )
-        metrics.watch_queues(self._queue_counts)
-        metrics.watch_latencies(self._latencies)
+        metrics.watch_queues(lambda: queue_figures(self._host.shards))
+        metrics.watch_latencies(lambda: latencies(self._host.shards))
+
+    def _open_access(self) -> AccessRules | None:
+        """Who may do what; None if nobody will ever be asked."""
+        config, view = self._config, self._cluster_view
+        if not config.asks_who_calls and isinstance(view, StaticClusterView):
+            return None
+        return AccessRules.open(
+            config.access_file, config.router_secret_file, is_required=config.access == "required",
+            cluster_id=lambda: view.cluster_id, follows_map=isinstance(view, MapClusterView),
+        )  # fmt: skip
 
     def _open_audit(self) -> OpenAudit | None:
         if self._config.audit == "off":
             return None
         self._audit = AuditLog(self._data_dir.path / "audit", self._config.node_name)
         self._stack.callback(self._audit.close)
-        return OpenAudit(self._audit)
+        return OpenAudit(self._audit) if self._access is None else GuardedAudit(self._audit, self._access)
 
     def _server_limits(self) -> ServerLimits:
         config = self._config
@@ -234,11 +249,11 @@ class Node:
         config = self._config
         if self._wire is None:
             return None
-        if not isinstance(self._cluster_view, MapClusterView):
+        if self._access is None or not isinstance(self._cluster_view, MapClusterView):
             return StaticCluster(config, self._host, self._commit_loop, self._wire)
         return MappedCluster(
             config, self._data_dir, self._host, self._commit_loop, self._wire, cluster_view=self._cluster_view,
-            etcd=connect(config), services=self._services, metrics=self.metrics,
+            etcd=connect(config), services=self._services, metrics=self.metrics, access=self._access,
         )  # fmt: skip
 
     def _cluster_service(self) -> object:
@@ -519,59 +534,6 @@ class Node:
         if stalled := self._stalls.stalled(time.monotonic()):
             return f"shard {stalled[0]} waits for other nodes to write what it was given"
         return next(filter(None, map(self._host.clock_problem, self._host.replicas)), "")
-
-    def _queue_counts(self) -> Iterator[QueueFigures]:
-        """Of the shards that this node leads: a follower's would count everything twice. Other work may be done between
-        two of them, so what a shard is has to be looked at again."""
-        reads_left = OLDEST_QUEUES_MAX
-        for shard in self._host.shards:
-            if not shard.serves:
-                continue
-            policies = shard.policies
-            for name in shard.reader.queue_names(QUEUES_MAX):
-                if shard.policies is not policies:
-                    break
-                queue = shard.queue(name)
-                if queue is None:
-                    continue
-                policy = None if policies is None else policies.of(name)
-                tasks = {
-                    "ready": queue.ready,
-                    "claimed": queue.claimed,
-                    "delayed": queue.delayed,
-                    "retrying": queue.retrying,
-                    "dead": queue.dead,
-                }
-                totals = {
-                    "enqueued": queue.enqueued_total,
-                    "claimed": queue.claimed_total,
-                    "succeeded": queue.succeeded_total,
-                    "failed": queue.failed_total,
-                    "expired": queue.expired_total,
-                    "cancelled": queue.cancelled_total,
-                    "dead": queue.dead_total,
-                }
-                oldest_s: float | None = 0.0
-                reads_left -= bool(queue.ready or queue.claimed)
-                if queue.ready:
-                    oldest_s = shard.oldest_ready_age_ms(name, queue) / 1000 if reads_left >= 0 else None
-                alert_at = 0 if policy is None else policy.dead_alert_at
-                yield QueueFigures(
-                    name.decode(),
-                    tasks,
-                    totals,
-                    oldest_s,
-                    is_paused=policy is not None and policy.paused,
-                    has_dead_alert=queue.dead >= alert_at if alert_at else None,
-                    oldest_claim_seconds=shard.oldest_claim_age_ms(name) / 1000 if reads_left >= 0 else None,
-                )
-
-    def _latencies(self) -> Iterator[Latencies]:
-        for shard in self._host.shards:
-            for queue, name, ready, claimed in list(shard.stats.latencies()) if shard.serves else ():
-                yield Latencies(
-                    queue.decode(), name.decode(), ready.counts, ready.total_ms, claimed.counts, claimed.total_ms
-                )
 
 
 class _Flushes(HostListener):

@@ -2,6 +2,7 @@
 
 machine.py           applies entries, in order: `apply`, then `commit`
 entries.py, operator_entries.py, run_entries.py, new_tasks.py, packing.py  what happened, and how it stands in the log
+entry_parts.py       how much goes into one entry
 handlers/            one for each kind of entry: guards, then transitions
 transitions.py       how a task moves between states; the only code that touches indexes and counters
 draft.py             the working copy that entries are applied to

@@ -9,7 +9,7 @@ from holdfast.machine.ready_rows import AGE_PAGE_PLACES, AgePage, SubqueueRow, a
 from holdfast.machine.rows import CLAIMED, READY, Bucket, Execution, Meta, Queue
 from holdfast.machine.run_rows import DEPARTED, Stretch
 from holdfast.machine.running import Running
-from holdfast.machine.runs import Runs, own_index_row
+from holdfast.machine.runs import Runs
 
 QUEUES_CACHED_MAX = 10_000
 TASKS_CACHED_MAX = 8_000  # dropped all at once, so few enough for that to take no time
@@ -100,7 +100,9 @@ class Draft:
 
     def execution(self, task_id: bytes) -> Execution | None:
         """The task's execution, to be changed only together with `save`; of one that is in a run, after `depart`."""
-        return self.own_execution(task_id) or self.runs.execution(task_id)
+        # A task is in a run or has rows, never both: where its run is at hand it need not be looked for elsewhere.
+        task = self._tasks.get(task_id) or self.runs.execution_at_hand(task_id)
+        return task or self.own_execution(task_id) or self.runs.execution(task_id)
 
     def own_execution(self, task_id: bytes) -> Execution | None:
         """That of a task with rows of its own: it is in no run."""
@@ -111,22 +113,17 @@ class Draft:
                 task = self._tasks[task_id] = Execution.decode(row)
         return task
 
-    def depart(self, task_id: bytes, task: Execution) -> None:
-        """A task that is in a run has rows of its own from now on, and is in the same state as before. `task`: as
-        `execution` gave it; what was changed of it meanwhile is not written."""
+    def depart(self, task_id: bytes, task: Execution, *, is_finishing: bool = False) -> None:
+        """A task that is in a run is to have rows of its own: from now on it has an envelope, unless it is about to
+        finish. The caller saves it, and writes its row in the index of the state that it is in then."""
         found = self.runs.find(task_id)
         assert found is not None, "who is in a run departs from there"
         run, place = found
-        own = run.execution(place)
-        assert own is not None, "who has departed is in no run"
-        if own.state in (READY, CLAIMED):
+        if task.state in (READY, CLAIMED) and not is_finishing:
             self.writes[keys.envelope(task_id)] = self.runs.envelope(run, place, self.writes)
         self.runs.change(run, place, Stretch(place + 1, DEPARTED), self.writes)
-        row = own_index_row(task_id, own)
-        self.writes[row[0]] = row[1]
         task.is_in_run = False
         self._tasks[task_id] = task
-        self.writes[keys.execution(task_id)] = own.encode()
 
     def peek_executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         """Executions for reading only, and only until something else is applied."""
@@ -207,13 +204,20 @@ class Draft:
         if row is not None:
             aged = aged_tasks(row, number)
             executions = self._kv.get_many([keys.execution(task_id) for _, task_id in aged])
-            for (sequence, _), execution in zip(aged, executions, strict=True):
+            for (sequence, task_id), execution in zip(aged, executions, strict=True):
                 bit = 1 << sequence % AGE_PAGE_PLACES
                 listed |= bit
-                if execution is not None and Execution.is_in_line_at(execution, sequence):
+                if self._is_in_line(task_id, execution, sequence):
                     ready |= bit
         page = self._ages[queue, number] = AgePage(listed, ready)
         return page
+
+    def _is_in_line(self, task_id: bytes, row: bytes | None, sequence: int) -> bool:
+        """Whether a task is ready in that place. `row`: its execution, unless it is in a run or gone."""
+        if row is not None:
+            return Execution.is_in_line_at(row, sequence)
+        task = self.runs.execution(task_id)
+        return task is not None and task.state == READY
 
     def count(self, key: bytes) -> int:
         """What a row counts that is there only while that is not zero."""

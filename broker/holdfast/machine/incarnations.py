@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from holdfast.machine import keys
 from holdfast.machine.entries import ENTRY_ITEMS_MAX, ClaimRef, Release
+from holdfast.machine.entry_parts import DEPARTING_BYTES_MAX, departing_bytes, in_parts
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.kv import OrderedKV, rows_of
 from holdfast.machine.machine import Machine
@@ -48,7 +49,9 @@ def _give_claims_back(kv: OrderedKV, machine: Machine) -> None:
         ranges = machine.reader.ranges_at([key[_EXPIRY_BYTES:] for key, _row in rows])
         task_ids = [later_task_id(first, index) for first, count in ranges for index in range(count)][:ENTRY_ITEMS_MAX]
         claimed = zip(task_ids, machine.executions(task_ids), strict=True)
-        items = [ClaimRef(task_id, task.token) for task_id, task in claimed if task is not None]
+        held = [(ClaimRef(task_id, task.token), departing_bytes(task)) for task_id, task in claimed if task is not None]
+        part = in_parts(range(len(held)), [size for _, size in held], DEPARTING_BYTES_MAX)[0]
+        items = [held[place][0] for place in part]
         meta = machine.meta
         machine.apply(meta.applied_index + 1, meta.applied_term, Release(meta.now_ms, KEEP_MS, items))
         machine.commit()

@@ -41,7 +41,7 @@ from holdfast.machine.rows import (
 )
 from holdfast.machine.run_rows import Run, RunPayloads
 from holdfast.machine.running import claim_row
-from holdfast.machine.runs import index_row
+from holdfast.machine.runs import index_row, payloads_keys
 
 _FINISHED = (SUCCEEDED, CANCELLED)
 
@@ -111,9 +111,9 @@ def _expected_index(tasks: dict[bytes, Execution]) -> dict[bytes, bytes]:
 def _run_violations(kv: Rows, runs: dict[bytes, Run]) -> list[str]:
     """Stretches follow each other, none is two that could be one, and there are payloads while they are needed."""
     found = []
-    payloads = {key[1:]: RunPayloads(row) for key, row in _family(kv, keys.RUN_PAYLOADS)}
-    needed = {key[1:] for key, run in runs.items() if run.unfinished}
-    found += [f"run {key.hex()} is not as its payloads are" for key in payloads.keys() ^ needed]
+    payloads = {key: RunPayloads(row) for key, row in _family(kv, keys.RUN_PAYLOADS)}
+    needed = {key for run in runs.values() if run.unfinished for key in payloads_keys(run)}
+    found += [f"payloads {key.hex()} are missing, or of no run" for key in payloads.keys() ^ needed]
     for key, run in runs.items():
         if key != keys.run(run.last_sequence) or not run.there or run.stretches[-1].end != run.count:
             found.append(f"run {key.hex()} has other tasks than it says")
@@ -121,8 +121,9 @@ def _run_violations(kv: Rows, runs: dict[bytes, Run]) -> list[str]:
         for (before_start, before), (start, stretch) in pairwise(spans):
             if stretch.end <= start or stretch.continues(before, start, before_start):
                 found.append(f"run {key.hex()} has two stretches at {start} that are one")
-        row = payloads.get(key[1:])
-        if row is not None and (len(row.header), row.sizes) != (run.header_bytes, unpack_sizes(run.sizes)):
+        rows = [payloads[part] for part in payloads_keys(run) if part in payloads]
+        sizes = tuple(size for row in rows for size in row.sizes)
+        if rows and ({len(row.header) for row in rows}, sizes) != ({run.header_bytes}, unpack_sizes(run.sizes)):
             found.append(f"run {key.hex()} has payloads of other sizes than it says")
     return found
 

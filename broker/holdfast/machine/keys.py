@@ -13,7 +13,7 @@ A family number is never reused for something else, also when its family is reti
                                                                 limit key, and of some that have left
     SUBQUEUE        queue, 9 - priority, tenant, limit key      ready_rows.Subqueue; of those with ready tasks, but not
                                                                 of the plain one
-    CLAIM_EXPIRY    expiry, task id                             queue, tenant and limit key; nothing without the latter
+    CLAIM_EXPIRY    expiry, task id                             of how many, queue, tenant and limit key; mostly nothing
     DUE             due, task id                                -
     DEAD            queue, died, task id                        -
     DEDUP           queue, request id                           rows.Dedup
@@ -40,7 +40,8 @@ A family number is never reused for something else, also when its family is reti
                                                                 have no READY row
     ALONE           worker                                      how many suspects it has claimed; no row if none
     RUN             sequence of the last task                   run_rows.Run: tasks that are still alike
-    RUN_PAYLOADS    sequence of the last task                   run_rows.RunPayloads, until all of them have finished
+    RUN_PAYLOADS    sequence of the last task in the row        run_rows.RunPayloads, some of those of a run, until all
+                                                                of its tasks have finished
 
 READY, CLAIM_EXPIRY and RETENTION rows of a stretch of a run have the sequence or the id of its last task in their keys.
 So whoever reads from some task on finds the stretch that it is in, and what is taken from the front changes no key.

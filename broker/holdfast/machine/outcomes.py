@@ -1,5 +1,6 @@
 """What an applied item answers when it was not refused."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.machine.rejections import Rejection
@@ -26,13 +27,16 @@ class Claimed(NamedTuple):
     enqueued_ms: int
     is_alone: bool = False  # a suspect: its worker must not hold anything else meanwhile
     tasks: int = 1  # of a run, with consecutive ids and tokens
+    # Where in the answer each of them belongs, as they were picked; empty: one behind the other. Known to the leader.
+    at: Sequence[int] = ()
 
 
 class AcceptedRun(NamedTuple):
     """The tasks of a run, which have consecutive ids."""
 
-    task_id: bytes  # of the first
+    task_id: bytes  # of the first; empty if none is new
     duplicate: bool  # the request id was seen before, and made these tasks
+    others: "tuple[tuple[int, Accepted | Rejection], ...]" = ()  # that are not among them by their own ids: places
 
 
 class AckedRange(NamedTuple):

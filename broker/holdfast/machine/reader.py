@@ -27,11 +27,11 @@ from holdfast.machine.rows import (
 )
 from holdfast.machine.run_entries import TaskRange
 from holdfast.machine.run_rows import Run, RunPayloads
-from holdfast.machine.runs import find_run
+from holdfast.machine.runs import find_run, payloads_key
 
 EnvelopeOf = Callable[[bytes], bytes | None]  # of an unfinished task, by its id
 
-PAYLOADS_KEPT = 2  # runs: who hands out tasks one by one, or across the end of a run, asks for them again at once
+PAYLOADS_KEPT = 2  # rows: who hands out tasks one by one, or across the end of one, asks for them again at once
 MESSAGES_PAGE = 16  # read at once: each may be as large as a call
 
 
@@ -93,7 +93,7 @@ class Reader:
         """`run_at_hand`: the run of a task, where it need not be read to know which tasks are in it."""
         self.get, self.get_many, self.scan = rows.get, rows.get_many, rows.scan
         self._run_at_hand = run_at_hand
-        self._payloads: dict[int, RunPayloads] = {}  # that were read last, by the sequence of the last task
+        self._payloads: dict[bytes, RunPayloads] = {}  # that were read last, by key
 
     # --- tasks ------------------------------------------------------------------------------------------------
 
@@ -109,11 +109,11 @@ class Reader:
         return TaskView.make(task_id, execution, now_ms, envelope=envelope, report=report, attempts=attempts.kept)
 
     def _task_in_run(self, task_id: bytes, now_ms: int) -> TaskView | None:
-        execution = RunReader(self).execution(task_id)
+        in_runs = RunReader(self)
+        execution = in_runs.execution(task_id)
         if execution is None:
             return None
-        (envelope,) = self.envelopes([task_id])
-        return TaskView.make(task_id, execution, now_ms, envelope=envelope)
+        return TaskView.make(task_id, execution, now_ms, envelope=in_runs.envelope(task_id))
 
     def executions(self, task_ids: list[bytes]) -> list[Execution | None]:
         rows = self.get_many([keys.execution(task_id) for task_id in task_ids])
@@ -140,8 +140,9 @@ class Reader:
         place = None if run is None else run.place(task_id)
         if run is None or place is None or run.stretch_at(place)[1].state not in (READY, CLAIMED):
             return None
-        payloads = self._payloads_of(run)
-        return None if payloads is None else payloads.envelope(place)
+        start, end = run.part_at(place)
+        payloads = self.payloads_of(run, end)
+        return None if payloads is None else payloads.envelope(place - start, run.request_id_at(place))
 
     def envelope_reader(self) -> EnvelopeOf:
         """The same one by one, until something is applied: of neighbours in a run, what they share is read once."""
@@ -153,28 +154,43 @@ class Reader:
 
         return read
 
-    def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes]] | None:
-        """What so many consecutive tasks of a run share, and the payload of each; None if none of them is in a run, or
-        all have finished."""
+    def run_slice(self, task_id: bytes, count: int) -> tuple[bytes, list[bytes], list[bytes]] | None:
+        """What so many consecutive tasks of a run share, the payload of each, and their own request ids, if they have
+        any; None if none of them is in a run, or all have finished."""
         run = self._run_at_hand(task_id)
         if run is None or run.place(task_id) is None:
             run = find_run(self, task_id)
         place = None if run is None else run.place(task_id)
-        payloads = self._payloads_of(run) if run is not None and run.unfinished else None
-        return None if payloads is None or place is None else (payloads.header, payloads.slice(place, count))
+        if run is None or place is None or not run.unfinished:
+            return None
+        found = self._payloads_from(run, place, count)
+        return None if found is None else (*found, run.request_ids_of(place, count))
 
-    def _payloads_of(self, run: Run) -> RunPayloads | None:
-        """Of a run some of whose tasks have not finished. They never change, so it does not matter when they were
-        read."""
-        payloads = self._payloads.get(run.last_sequence)
+    def _payloads_from(self, run: Run, place: int, count: int) -> tuple[bytes, list[bytes]] | None:
+        header, found = b"", list[bytes]()
+        while len(found) < count and place < run.count:
+            start, end = run.part_at(place)
+            payloads = self.payloads_of(run, end)
+            if payloads is None:
+                return None
+            header = payloads.header
+            found += payloads.slice(place - start, count - len(found))
+            place = end
+        return header, found
+
+    def payloads_of(self, run: Run, end: int) -> RunPayloads | None:
+        """The row of payloads that ends before this place, of a run some of whose tasks have not finished. They never
+        change, so it does not matter when they were read."""
+        key = payloads_key(run, end)
+        payloads = self._payloads.get(key)
         if payloads is None:
-            row = self.get(keys.run_payloads(run.last_sequence))
+            row = self.get(key)
             if row is None:
                 return None
             payloads = RunPayloads(row)
             if len(self._payloads) >= PAYLOADS_KEPT:
                 del self._payloads[next(iter(self._payloads))]
-            self._payloads[run.last_sequence] = payloads
+            self._payloads[key] = payloads
         return payloads
 
     def ranges_at(self, task_ids: list[bytes]) -> list[TaskRange]:
@@ -286,16 +302,15 @@ class Reader:
 class RunReader:
     """Reads tasks that are in runs. One run is kept at hand: who asks for many tasks mostly asks for its neighbours."""
 
-    __slots__ = ("_payloads", "_rows", "_run")
+    __slots__ = ("_reader", "_run")
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._run: Run | None = None
-        self._payloads: tuple[Run, RunPayloads] | None = None
 
     def _find(self, task_id: bytes) -> tuple[Run, int] | None:
         if self._run is None or self._run.place(task_id) is None:
-            self._run = find_run(self._rows, task_id)
+            self._run = find_run(self._reader, task_id)
         place = None if self._run is None else self._run.place(task_id)
         return None if self._run is None or place is None else (self._run, place)
 
@@ -307,8 +322,10 @@ class RunReader:
         found = self._find(task_id)
         if found is None or found[0].stretch_at(found[1])[1].state not in (READY, CLAIMED):
             return None
-        payloads = self._payloads_of(found[0])
-        return None if payloads is None else payloads.envelope(found[1])
+        run, place = found
+        start, end = run.part_at(place)
+        payloads = self._reader.payloads_of(run, end)
+        return None if payloads is None else payloads.envelope(place - start, run.request_id_at(place))
 
     def range_at(self, last_id: bytes) -> TaskRange:
         found = self._find(last_id)
@@ -317,14 +334,6 @@ class RunReader:
         run, place = found
         start, _ = run.stretch_at(place)
         return TaskRange(run.id_at(start), place + 1 - start)
-
-    def _payloads_of(self, run: Run) -> RunPayloads | None:
-        if self._payloads is None or self._payloads[0] is not run:
-            row = self._rows.get(keys.run_payloads(run.last_sequence))
-            if row is None:
-                return None
-            self._payloads = run, RunPayloads(row)
-        return self._payloads[1]
 
 
 class ReportReader:

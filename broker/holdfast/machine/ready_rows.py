@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.keys import TASK_ID_BYTES
 
 SUBQUEUE_TASKS_MAX = 16  # that the row of a sub-queue has itself
@@ -39,7 +40,7 @@ class SubqueueRow:
     """The ready tasks of one priority, tenant and limit key: how many, and their low-water mark.
 
     Most sub-queues are short, so a few tasks are in the row itself: those that came while no task had a READY row of
-    its own, and there was room.
+    its own, and there was room. Tasks of runs always have READY rows, one for those that follow each other.
     """
 
     __slots__ = ("_first", "is_dirty", "key", "mark", "ready")
@@ -79,6 +80,13 @@ class SubqueueRow:
                 return True
         return False
 
+    def join_run(self, tasks: int) -> None:
+        """So many more, which are in a run."""
+        self.ready += tasks
+
+    def leave_run(self, tasks: int) -> None:
+        self.ready -= tasks
+
     def ready_slices(self) -> list[ReadySlice]:
         """Of the tasks that are in the row, in the order of the line."""
         return sorted([(*ready_slice, 1) for ready_slice in _PLACE.iter_unpack(self._first)])
@@ -94,8 +102,8 @@ class SubqueueRow:
 
 AGE_PAGE_PLACES = 32  # of one READY_AGE row
 
-_AGED = struct.Struct(">B16s")  # place in the page, task id
-_OFFSETS = [bytes((offset,)) for offset in range(AGE_PAGE_PLACES)]
+_AGED = struct.Struct(">BB16s")  # place in the page, how many there are from there on, id of the first
+_OFFSETS = [bytes((offset, 1)) for offset in range(AGE_PAGE_PLACES)]
 
 Aged = tuple[int, bytes]  # sequence and id of a task
 
@@ -125,8 +133,15 @@ class AgePage:
             self._listed |= bit
             self._came += _OFFSETS[offset] + task_id
 
-    def leave(self, sequence: int) -> None:
-        self.ready &= ~(1 << sequence % AGE_PAGE_PLACES)
+    def join_run(self, sequence: int, task_id: bytes, tasks: int) -> None:
+        """So many tasks that are new, and have consecutive ids; all of them on this page."""
+        bits = ((1 << tasks) - 1) << sequence % AGE_PAGE_PLACES
+        self.ready |= bits
+        self._listed |= bits
+        self._came += _AGED.pack(sequence % AGE_PAGE_PLACES, tasks, task_id)
+
+    def leave(self, sequence: int, tasks: int = 1) -> None:
+        self.ready &= ~(((1 << tasks) - 1) << sequence % AGE_PAGE_PLACES)
         if not self.ready:
             self._listed, self._came, self._replaces_row = 0, b"", True
 
@@ -146,6 +161,14 @@ class AgePage:
 def aged_tasks(row: bytes, number: int, ready: int = -1) -> list[Aged]:
     """All that the row of the page of that number lists, the oldest first; of `ready` only those with their bits."""
     start = number * AGE_PAGE_PLACES
-    found = [(start + offset, task_id) for offset, task_id in _AGED.iter_unpack(row) if ready >> offset & 1]
+    found: list[Aged] = []
+    for offset, tasks, task_id in _AGED.iter_unpack(row):
+        if tasks == 1:
+            if ready >> offset & 1:
+                found.append((start + offset, task_id))
+            continue
+        for index in range(tasks):
+            if ready >> offset + index & 1:
+                found.append((start + offset + index, later_task_id(task_id, index)))
     found.sort()
     return found

@@ -1,13 +1,16 @@
 """The entries about runs: tasks that were accepted together, and slices of them."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.machine.ids import SECRET_BITS, SECRET_MAX
-from holdfast.machine.new_runs import NewRun, put_runs, read_runs
+from holdfast.machine.new_runs import NewRun, put_run, read_run
+from holdfast.machine.new_tasks import NewTask, put_tasks, read_tasks
 from holdfast.machine.packing import COUNT, U64, BytesReader
 
+_IS_TASK, _IS_RUN = b"\0", b"\1"
 _ACK_RANGE = struct.Struct(">QQI")
 
 
@@ -28,16 +31,27 @@ class TaskRange(NamedTuple):
 
 @dataclass(slots=True)
 class EnqueueRuns:
+    """Runs, and single tasks before and between them: all that one call brings, in its order."""
+
     now_ms: int
-    runs: list[NewRun]
+    items: Sequence[NewRun | NewTask]
 
     def put(self, parts: list[bytes]) -> None:
-        parts.append(COUNT.pack(len(self.runs)))
-        put_runs(parts, self.runs)
+        parts.append(COUNT.pack(len(self.items)))
+        for item in self.items:
+            if isinstance(item, NewRun):
+                parts.append(_IS_RUN)
+                put_run(parts, item)
+            else:
+                parts.append(_IS_TASK)
+                put_tasks(parts, [item])
 
     @classmethod
     def read(cls, now_ms: int, reader: BytesReader) -> "EnqueueRuns":
-        return cls(now_ms, read_runs(reader, reader.count()))
+        items: list[NewRun | NewTask] = []
+        for _ in range(reader.count()):
+            items.append(read_run(reader) if reader.flag() else read_tasks(reader, 1)[0])
+        return cls(now_ms, items)
 
 
 @dataclass(slots=True)

@@ -12,15 +12,17 @@ PAGE_ROWS = 1000
 Counts = dict[tuple[bytes, bytes], int]  # by queue and name; only of names that have claims
 
 
-def claim_row(queue: bytes, tenant: bytes, limit_key: bytes) -> bytes:
-    """The value of a CLAIM_EXPIRY row: whose caps the claim counts for."""
-    return b"%b\0%b\0%b" % (queue, tenant, limit_key) if tenant or limit_key else b""
+def claim_row(queue: bytes, tenant: bytes, limit_key: bytes, tasks: int = 1) -> bytes:
+    """The value of a CLAIM_EXPIRY row: for how many tasks it stands, if these are several, and whose caps their claims
+    count for. The key names the last of them."""
+    count = b"%d" % tasks if tasks > 1 else b""
+    return b"%b\0%b\0%b\0%b" % (count, queue, tenant, limit_key) if tenant or limit_key else count
 
 
-def split_claim_row(row: bytes) -> tuple[bytes, bytes, bytes]:
-    """Queue, tenant and limit key of a row that names them."""
-    queue, tenant, limit_key = row.split(b"\0")
-    return queue, tenant, limit_key
+def split_claim_row(row: bytes) -> tuple[bytes, bytes, bytes, int]:
+    """Queue, tenant and limit key of a row that names them, and how many tasks it stands for."""
+    count, queue, tenant, limit_key = row.split(b"\0")
+    return queue, tenant, limit_key, int(count or b"1")
 
 
 class Running:
@@ -36,24 +38,24 @@ class Running:
                     self.came(*split_claim_row(row))
             start = rows[-1][0] + b"\0"
 
-    def came(self, queue: bytes, tenant: bytes, limit_key: bytes) -> None:
-        """A task of these was claimed."""
+    def came(self, queue: bytes, tenant: bytes, limit_key: bytes, tasks: int = 1) -> None:
+        """So many tasks of these were claimed."""
         if tenant:
             name = queue, tenant
-            self.tenants[name] = self.tenants.get(name, 0) + 1
+            self.tenants[name] = self.tenants.get(name, 0) + tasks
         if limit_key:
             name = queue, limit_key
-            self.limit_keys[name] = self.limit_keys.get(name, 0) + 1
+            self.limit_keys[name] = self.limit_keys.get(name, 0) + tasks
 
-    def went(self, queue: bytes, tenant: bytes, limit_key: bytes) -> None:
-        """Its claim has ended."""
+    def went(self, queue: bytes, tenant: bytes, limit_key: bytes, tasks: int = 1) -> None:
+        """Their claims have ended."""
         if tenant:
-            _take_one(self.tenants, (queue, tenant))
+            _take(self.tenants, (queue, tenant), tasks)
         if limit_key:
-            _take_one(self.limit_keys, (queue, limit_key))
+            _take(self.limit_keys, (queue, limit_key), tasks)
 
 
-def _take_one(counts: Counts, name: tuple[bytes, bytes]) -> None:
-    count = counts.pop(name) - 1
+def _take(counts: Counts, name: tuple[bytes, bytes], tasks: int) -> None:
+    count = counts.pop(name) - tasks
     if count:
         counts[name] = count

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from holdfast.machine import keys
 from holdfast.machine.ids import task_id_sequence
 from holdfast.machine.kv import Rows
+from holdfast.machine.new_runs import SIZE_BYTES
 from holdfast.machine.ready_rows import ready_row
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED, Execution
-from holdfast.machine.run_rows import RUN_TASKS_MAX, Run, RunPayloads, Stretch, stretch_row
+from holdfast.machine.run_rows import RUN_TASKS_MAX, STRETCH_KEPT_BYTES, Run, RunPayloads, Stretch, stretch_row
+from holdfast.machine.running import claim_row
 
-RUNS_CACHED_MAX = 2_000
+RUNS_CACHED_BYTES_MAX = 8 * 1024 * 1024  # some three thousand of which all tasks do the same
 
 Writes = dict[bytes, bytes | None]
 RunPlace = tuple[Run, int]  # a run, and the place of a task in it
@@ -29,11 +31,21 @@ def _read_run(rows: Rows, sequence: int) -> Run | None:
     return Run.decode(found[0][1]) if found else None
 
 
+def payloads_key(run: Run, end: int) -> bytes:
+    """Of the row of payloads that ends before this place."""
+    return keys.run_payloads(run.first_sequence + end - 1)
+
+
+def payloads_keys(run: Run) -> list[bytes]:
+    """Of all rows of its payloads."""
+    return [payloads_key(run, end) for end, _ in run.parts]
+
+
 def index_key(run: Run, stretch: Stretch) -> bytes | None:
     """Under which a stretch is in the index of its state."""
     end, state, _, _, timer_ms, _ = stretch
     if state == READY:
-        return keys.ready(run.queue, run.priority, run.first_sequence + end - 1)
+        return keys.ready(run.queue, run.priority, run.first_sequence + end - 1, *run.names)
     if state == CLAIMED:
         return keys.claim_expiry(timer_ms, run.id_at(end - 1))
     return keys.retention(timer_ms, run.id_at(end - 1)) if state == SUCCEEDED else None
@@ -44,29 +56,23 @@ def index_row(run: Run, start: int, stretch: Stretch) -> tuple[bytes, bytes] | N
     key, count = index_key(run, stretch), stretch.end - start
     if key is None:
         return None
-    return key, ready_row(run.id_at(start), run.largest_bytes, count) if stretch.state == READY else stretch_row(count)
-
-
-def own_index_row(task_id: bytes, task: Execution) -> tuple[bytes, bytes]:
-    """The same of a task that departs, and is in the same state as before."""
-    if task.state == READY:
-        return keys.ready(task.queue, task.priority, task.sequence), ready_row(task_id, task.size_bytes)
-    if task.state == CLAIMED:
-        return keys.claim_expiry(task.timer_ms, task_id), b""
-    return keys.retention(task.timer_ms, task_id), b""
+    if stretch.state == READY:
+        return key, ready_row(run.id_at(start), run.largest_bytes, count)
+    return key, claim_row(run.queue, *run.names, count) if stretch.state == CLAIMED else stretch_row(count)
 
 
 class Runs:
     """Those that were touched lately are kept at hand."""
 
-    __slots__ = ("_changed", "_known", "_order", "_payloads", "_rows")
+    __slots__ = ("_changed", "_known", "_order", "_payloads", "_rows", "kept_bytes")
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._known: dict[int, Run] = {}  # by the sequence of the last task
         self._order: list[int] = []  # these sequences
         self._changed: dict[int, Run] = {}  # since the last commit
-        self._payloads: tuple[Run, RunPayloads] | None = None  # that were read last: many tasks of a run depart at once
+        self.kept_bytes = 0  # about what all that are known take
+        self._payloads: tuple[bytes, RunPayloads] | None = None  # the row read last: many tasks of a run depart at once
 
     def find(self, task_id: bytes) -> RunPlace | None:
         """The run of a task, also if it has departed from there."""
@@ -87,6 +93,7 @@ class Runs:
         if run is None or run.last_sequence in self._known:
             return None  # what is known does not have that sequence, or it would have been found
         self._known[run.last_sequence] = run
+        self.kept_bytes += run.kept_bytes
         insort(self._order, run.last_sequence)
         return run
 
@@ -94,22 +101,32 @@ class Runs:
         """A new one: it comes behind all others."""
         last = run.last_sequence
         self._known[last] = self._changed[last] = run
+        self.kept_bytes += run.kept_bytes
         self._order.append(last)
-        writes[keys.run_payloads(last)] = RunPayloads.encode(header, run.sizes, payloads)
+        start = offset = 0
+        view = memoryview(payloads)
+        for key, (end, end_offset) in zip(payloads_keys(run), run.parts, strict=True):
+            sizes = run.sizes[start * SIZE_BYTES : end * SIZE_BYTES]
+            writes[key] = RunPayloads.encode(header, sizes, view[offset:end_offset])
+            start, offset = end, end_offset
         self._enter(run, run.spans(), writes)
 
     def change(self, run: Run, start: int, stretch: Stretch, writes: Writes) -> None:
         """The tasks from `start` up to the end of the stretch are in its state from now on."""
         self._changed[run.last_sequence] = run
         went, came = run.replace(start, stretch)
-        last = came[-1][1]
+        self.kept_bytes += STRETCH_KEPT_BYTES * (len(came) - len(went))
+        _, (end, state, _, _, timer_ms, _) = came[-1]
         for _, former in went:
-            key = None if former is last else index_key(run, former)  # what is taken from the front changes no key
+            if former.end == end and former.state == state and former.timer_ms == timer_ms:
+                continue  # what is taken from the front changes no key
+            key = index_key(run, former)
             if key is not None:
                 writes[key] = None
         self._enter(run, came, writes)
         if not run.unfinished:
-            writes[keys.run_payloads(run.last_sequence)] = None
+            for key in payloads_keys(run):
+                writes[key] = None
 
     def _enter(self, run: Run, came: Iterable[tuple[int, Stretch]], writes: Writes) -> None:
         for start, stretch in came:
@@ -119,12 +136,13 @@ class Runs:
 
     def envelope(self, run: Run, place: int, writes: Writes) -> bytes:
         """Of a task that has not finished."""
-        if self._payloads is None or self._payloads[0] is not run:
-            key = keys.run_payloads(run.last_sequence)
+        start, end = run.part_at(place)
+        key = payloads_key(run, end)
+        if self._payloads is None or self._payloads[0] != key:
             row = writes.get(key) or self._rows.get(key)
             assert row is not None, "a run has its payloads as long as one of its tasks has not finished"
-            self._payloads = run, RunPayloads(row)
-        return self._payloads[1].envelope(place)
+            self._payloads = key, RunPayloads(row)
+        return self._payloads[1].envelope(place - start, run.request_id_at(place))
 
     def at_hand(self, task_id: bytes) -> Run | None:
         """The run that a task is in, or was before it departed, if nothing need be read for it."""
@@ -151,7 +169,8 @@ class Runs:
             if not run.there:
                 del self._known[last]
                 del self._order[bisect_left(self._order, last)]
+                self.kept_bytes -= run.kept_bytes
         self._changed = {}
         self._payloads = None
-        if len(self._known) > RUNS_CACHED_MAX:
-            self._known, self._order = {}, []
+        if self.kept_bytes > RUNS_CACHED_BYTES_MAX:
+            self._known, self._order, self.kept_bytes = {}, [], 0

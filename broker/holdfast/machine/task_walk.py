@@ -186,7 +186,7 @@ def _subqueue(state: Rows, line: bytes, subqueue: SubqueueRow, after: bytes) -> 
     own: Iterator[Found] = iter(())
     if subqueue.has_rows:
         rows = _rows(state, keys.ready_at(line, subqueue.mark), keys.after_prefix(line), after)
-        own = ((key, split_ready_row(value)[0]) for key, value in rows)
+        own = (found for key, value in rows for found in _in_line(line, key, value, after))
     yield from merge(((key, task_id) for key, task_id in in_row if key > after), own)
 
 

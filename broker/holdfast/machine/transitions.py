@@ -38,12 +38,14 @@ from holdfast.machine.running import claim_row
 _UNIQUE = UNIQUE_UNTIL_DONE | UNIQUE_WHILE_WAITING
 
 
-def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
-    if task.is_in_run:
-        draft.depart(task_id, task)
-    state = task.state
+def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue, *, is_finishing: bool = False) -> None:
+    state, is_in_run = task.state, task.is_in_run
+    if is_in_run:
+        draft.depart(task_id, task, is_finishing=is_finishing)
     if state == CLAIMED:
-        _end_claim(draft, task_id, task, queue)
+        if not is_in_run:
+            draft.delete(keys.claim_expiry(task.timer_ms, task_id))
+        _end_claim(draft, task, queue)
     elif state == READY:
         queue.ready -= 1
         if task.flags & SUSPECT:
@@ -51,7 +53,7 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
             draft.delete(keys.suspect(task.queue, task.sequence))
         elif task.tenant or task.limit_key:
             _leave_subqueue(draft, task, queue)
-        else:
+        elif not is_in_run:
             draft.delete(keys.ready(task.queue, task.priority, task.sequence))
     elif state == DELAYED:
         queue.delayed -= 1
@@ -63,13 +65,12 @@ def _leave(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
         queue.dead -= 1
         draft.delete(keys.dead(task.queue, task.changed_ms, task_id))
         draft.delete(keys.retention(task.timer_ms, task_id))
-    elif state in (SUCCEEDED, CANCELLED):
+    elif state in (SUCCEEDED, CANCELLED) and not is_in_run:
         draft.delete(keys.retention(task.timer_ms, task_id))
 
 
-def _end_claim(draft: Draft, task_id: bytes, task: Execution, queue: Queue) -> None:
+def _end_claim(draft: Draft, task: Execution, queue: Queue) -> None:
     queue.claimed -= 1
-    draft.delete(keys.claim_expiry(task.timer_ms, task_id))
     if task.worker:
         draft.add_count(keys.worker(task.worker), -1)
         if task.flags & SUSPECT:
@@ -253,8 +254,6 @@ def enter_claimed(draft: Draft, task_id: bytes, task: Execution, entry: Claim, e
 
 def prolong_claim(draft: Draft, task_id: bytes, task: Execution, expiry_ms: int) -> None:
     """CLAIMED as before, with another expiry, but never beyond the time that the task may run."""
-    if task.is_in_run:
-        draft.depart(task_id, task)
     if task.timeout_ms:
         expiry_ms = min(expiry_ms, task.changed_ms + task.timeout_ms)
     draft.delete(keys.claim_expiry(task.timer_ms, task_id))
@@ -267,6 +266,7 @@ def request_cancel(draft: Draft, task_id: bytes, task: Execution) -> None:
     """CLAIMED as before; its holder will be told."""
     if task.is_in_run:
         draft.depart(task_id, task)
+        draft.put(keys.claim_expiry(task.timer_ms, task_id), claim_row(task.queue, task.tenant, task.limit_key))
     task.flags |= CANCEL_REQUESTED
     draft.save(task_id, task)
 
@@ -322,7 +322,8 @@ def enter_finished(draft: Draft, task_id: bytes, task: Execution, state: int, pu
     queue = draft.queue(task.queue)
     if task.state == READY:
         withdraw(draft, task_id, task)
-    _leave(draft, task_id, task, queue)
+    has_envelope = not task.is_in_run
+    _leave(draft, task_id, task, queue, is_finishing=True)
     if task.start_by_ms:
         _end_start_by(draft, task_id, task)
     if task.unique_key:
@@ -331,7 +332,8 @@ def enter_finished(draft: Draft, task_id: bytes, task: Execution, state: int, pu
         queue.succeeded_total += 1
     else:
         queue.cancelled_total += 1
-    draft.delete(keys.envelope(task_id))
+    if has_envelope:
+        draft.delete(keys.envelope(task_id))
     _arm_purge(draft, task_id, purge_ms)
     draft.effects.finished.append(task_id)
     _enter(draft, task_id, task, state, purge_ms)

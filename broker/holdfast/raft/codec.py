@@ -132,7 +132,10 @@ def _unpack(form: struct.Struct, data: Buffer) -> tuple[int, ...]:
     """All fields of a message of fixed size, without its kind."""
     if len(data) != form.size:
         raise FrameError(f"a message of {len(data)} bytes where it takes {form.size}")
-    return _checked(form.unpack(data))[1:]
+    numbers = form.unpack(data)
+    if max(numbers) > NUMBER_MAX:
+        raise FrameError("a number that is too large")
+    return numbers[1:]
 
 
 def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:

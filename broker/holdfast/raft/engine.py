@@ -95,7 +95,8 @@ class ShardRaft(AliveRaft):
         self._now_s = now_s
         if sender == self.replica or (isinstance(message, _REPLIES) and sender not in self._others):
             return
-        self.check_term(message.term)
+        if message.term > TERM_LIKELY_MAX:
+            self.check_term(message.term)
         if isinstance(message, Append) and message.term >= self.term:
             self._check_append(sender, message)
         if isinstance(message, RequestVote) and not message.transfer and self._hears_a_leader():
@@ -148,8 +149,9 @@ class ShardRaft(AliveRaft):
 
     def synced(self) -> None:
         """Everything in the journal is durable; nothing has entered the engine since that sync began."""
-        has_more = self.durable_index != self.last_index
-        self.durable_index = self.last_index
+        last_index = self.journal.last_index
+        has_more = self.durable_index != last_index
+        self.durable_index = last_index
         self.ready.synced()
         self._note_synced()
         if self.role == CANDIDATE and self.voted_for == self.replica:
@@ -174,12 +176,18 @@ class ShardRaft(AliveRaft):
     def committed(self, entries_max: int) -> list[LogEntry]:
         """The next entries to apply, in order; only what is durable here, so that no state is ever ahead of its log."""
         stop = min(self.ready_index, self.applied_index + entries_max)
-        return [self.entry_at(index) for index in range(self.applied_index + 1, stop + 1)]
+        entry_at = self.journal.entry_at
+        return [entry_at(index) for index in range(self.applied_index + 1, stop + 1)]
 
     @property
     def ready_index(self) -> int:
         """The newest entry that may be applied."""
         return min(self.commit_index, self.durable_index)
+
+    @property
+    def behind(self) -> int:
+        """How many entries may be applied and are not."""
+        return min(self.commit_index, self.durable_index) - self.applied_index
 
     def applied(self, index: int) -> None:
         self.applied_index = index
@@ -395,9 +403,10 @@ class ShardRaft(AliveRaft):
             return
         if reply.index == ECHO_ONLY:
             return
-        if progress.note_durable(reply.index, self.last_index):
+        if progress.note_durable(reply.index, self.journal.last_index) and progress.match_index > self.commit_index:
             self._advance_commit()
-        self._finish_hand_over()
+        if self._handing_over_to is not None:
+            self._finish_hand_over()
 
     def _try_from(self, sender: str, refusal: AppendReply) -> None:
         """Begins again where the log may agree."""
@@ -435,8 +444,9 @@ class ShardRaft(AliveRaft):
             self.ready.send(sender, AppendReply(self.term, False, self.last_index, 0))
             return
         self._hear_leader(sender)
-        self._taken_round = max(self._taken_round, message.round)
-        self._heard_round = max(self._heard_round, message.round)
+        if message.round > self._taken_round:
+            self._taken_round = message.round
+            self._heard_round = max(self._heard_round, message.round)
         self.leader_commit_index = message.commit_index
         self._note_time(message.now_ms)
         previous_index = message.previous_index
@@ -444,7 +454,7 @@ class ShardRaft(AliveRaft):
         if previous_index >= self.base_index and self.term_at(previous_index) != message.previous_term:
             self._refuse(sender, message)
             return
-        agreed = self._take(message)
+        agreed = self._take(message) if message.entries else max(previous_index, self.base_index)
         if message.commit_index > self.commit_index:
             self.commit_index = max(self.commit_index, min(message.commit_index, agreed))
         self.ready.send_after_sync(sender, AppendReply(self.term, True, agreed, message.round))

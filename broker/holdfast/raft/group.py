@@ -41,6 +41,11 @@ class GroupRaft(LibraryRaft):
         return self.role == LEADER and self.applied_index >= self.first_own_index
 
     @property
+    def serving_term(self) -> int:
+        """The term in which it serves; 0 if it does not."""
+        return self.term if self.role == LEADER and self.applied_index >= self.first_own_index else 0
+
+    @property
     def accepts(self) -> bool:
         """Whether proposals are taken."""
         return self.role == LEADER and self._handing_over_to is None

@@ -109,6 +109,7 @@ class NodeJournal:
         self._log = log
         self._shard = shard
         self._hard = hard
+        self.group = hard.group
         self.base_index = hard.base_index
         self._term_starts = [index for index, _ in log.terms(shard)]
         self._terms = [term for _, term in log.terms(shard)]
@@ -170,6 +171,7 @@ class NodeJournal:
 
     def _keep(self, hard: HardState) -> None:
         self._hard = hard
+        self.group = hard.group
         self.base_index = hard.base_index
         self.is_durable = False
         self._log.stage_hard_state(self._shard, hard.encode())
@@ -178,10 +180,6 @@ class NodeJournal:
         """All that was staged is durable."""
         self.is_durable = True
         self._durable_index = self.last_index
-
-    @property
-    def group(self) -> int:
-        return self._hard.group
 
     @property
     def state_name(self) -> str:

@@ -82,26 +82,27 @@ class SendingRaft(GroupRaft):
         return bool(self._lacking())
 
     def _lacking(self) -> list[str]:
-        """Those for whom there are entries; only the leader has any."""
-        last_index = self.last_index
-        others = self.others if self.role == LEADER else ()
-        return [peer for peer in others if self.progress[peer].next_index <= last_index and self._takes_entries(peer)]
-
-    def _takes_entries(self, peer: str) -> bool:
-        """Whether there are entries for a replica, and it has answered enough of those before."""
-        progress = self.progress[peer]
-        return self.base_index < progress.next_index <= self.last_index and progress.takes_entries
+        """Those for whom there are entries, and who have answered enough of those before; only the leader has any."""
+        lacking: list[str] = []
+        if self.role == LEADER:
+            base_index, last_index = self.journal.base_index, self.journal.last_index
+            for peer, progress in self.progress.items():
+                if base_index < progress.next_index <= last_index and progress.takes_entries:
+                    lacking.append(peer)
+        return lacking
 
     def _send_appends(self, peers: Iterable[str], *, heartbeat: bool = False) -> int:
         """To each the entries that it takes next; none if it takes none, or if this is a heartbeat. Returns the size of
         all of them."""
         sent_bytes = 0
+        lacking = () if heartbeat else self._lacking()
+        base_index = self.base_index
         made: dict[tuple[int, bool], tuple[Append, int]] = {}
         for peer in peers:
             progress = self.progress[peer]
             # One that is behind the start of the log needs a snapshot. It is asked about that start, so that it hears
             # the leader and the leader hears when it is there.
-            place = (max(progress.next_index - 1, self.base_index), not heartbeat and self._takes_entries(peer))
+            place = (max(progress.next_index - 1, base_index), peer in lacking)
             if place not in made:
                 made[place] = self._make_append(*place)
             append, size_bytes = made[place]
@@ -125,11 +126,13 @@ class SendingRaft(GroupRaft):
         """What fits a message, and its size."""
         entries: list[LogEntry] = []
         size_bytes = 0
-        for index in range(first, min(self.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
-            entry = self.entry_at(index)
-            if entries and size_bytes + entry.size_bytes > self.append_bytes_max:
+        journal = self.journal
+        for index in range(first, min(journal.last_index, first + APPEND_ENTRIES_MAX - 1) + 1):
+            entry = journal.entry_at(index)
+            entry_bytes = entry.size_bytes
+            if entries and size_bytes + entry_bytes > self.append_bytes_max:
                 break
-            size_bytes += entry.size_bytes
+            size_bytes += entry_bytes
             entries.append(entry)
         return tuple(entries), size_bytes
 

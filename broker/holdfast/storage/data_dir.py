@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 
 _LOCK = "LOCK"
 _FORMAT = "FORMAT"

@@ -144,7 +144,7 @@ class RealDisk:
     def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
         missing = sum(map(len, buffers))
         pending: list[bytes | memoryview] = list(buffers)
-        with self._must_not_fail("write", self._names[handle]):
+        try:
             while missing:
                 written = os.pwritev(handle, pending[:BUFFERS_PER_WRITE_MAX], offset)
                 if not written:
@@ -153,10 +153,14 @@ class RealDisk:
                 offset += written
                 if missing:
                     pending = without_beginning(pending, written)
+        except OSError as error:
+            raise self._failed("write", self._names[handle], error) from error
 
     def fdatasync(self, handle: int) -> None:
-        with self._must_not_fail("fdatasync", self._names[handle]):
+        try:
             os.fdatasync(handle)
+        except OSError as error:
+            raise self._failed("fdatasync", self._names[handle], error) from error
 
     def fsync_directory(self) -> None:
         with self._must_not_fail("fsync", "."):
@@ -187,8 +191,11 @@ class RealDisk:
         try:
             yield
         except OSError as error:
-            path = self._directory / name
-            raise DiskFailedError(f"Expected to {operation} {path}, but the disk failed: {error.strerror}.") from error
+            raise self._failed(operation, name, error) from error
+
+    def _failed(self, operation: str, name: str, error: OSError) -> DiskFailedError:
+        path = self._directory / name
+        return DiskFailedError(f"Expected to {operation} {path}, but the disk failed: {error.strerror}.")
 
     @contextmanager
     def _may_be_full(self, operation: str, name: str) -> Iterator[None]:

@@ -12,6 +12,7 @@ from holdfast.client import (
     HoldfastError,
     InvalidAddress,
     NotFound,
+    NoToken,
     OpsPortFailed,
     OutcomeUnknown,
     Overloaded,
@@ -141,6 +142,10 @@ _HINTS = {
     "PLAN_UNDER_WAY": "`holdfast shard watch` follows it, `holdfast shard apply` goes on with it, "
     "`holdfast shard cancel` gives it up.",
     "ETCD_UNAVAILABLE": "Check that etcd runs and that `etcd_endpoints` of the servers is right, then run this again.",
+    "UNAUTHENTICATED": "Give this command a token with --token-file, HOLDFAST_TOKEN_FILE or HOLDFAST_TOKEN; an "
+    "administrator makes one with `holdfast access token create`.",
+    "PERMISSION_DENIED": "`holdfast access show` shows roles and who has them; an administrator can grant one.",
+    "RULES_REFUSED": "docs/security.md says what access rules look like.",
     "CONFLICT": "Somebody else changed the same at the same time: look again, and repeat it if it is still wanted.",
 }
 # What helps with a field that is wrong, by how its name ends.
@@ -183,6 +188,9 @@ def _refusal(error: Rejected) -> Problem:
 def _failure(error: HoldfastError) -> Problem:
     if isinstance(error, InvalidAddress):
         return Problem(ExitCode.USAGE, "INVALID_ADDRESS", str(error), "Set it with --address or HOLDFAST_ADDRESS.")
+    if isinstance(error, NoToken):
+        hint = "Set the file with --token-file or HOLDFAST_TOKEN_FILE."
+        return Problem(ExitCode.USAGE, "NO_TOKEN", str(error), hint)
     if isinstance(error, OpsPortFailed):
         message = f"Cannot listen for HTTP on {error.host} port {error.port}: {error.cause}."
         return Problem(ExitCode.USAGE, "PORT_TAKEN", message, "Choose another --ops-port; 0 takes a free one.")

@@ -9,6 +9,7 @@ from holdfast.client._options import Retry
 from holdfast.client.aio import AsyncClient
 from holdfast.client.app import AsyncHandle, AsyncTask, Call, Handle, Holdfast, Task
 from holdfast.client.cluster_models import (
+    AccessRules,
     ClusterInfo,
     ClusterNode,
     ClusterShard,
@@ -56,10 +57,12 @@ from holdfast.client.errors import (
     NotDead,
     NotFound,
     NotJson,
+    NoToken,
     NotWaiting,
     OpsPortFailed,
     OutcomeUnknown,
     Overloaded,
+    PermissionDenied,
     Rejected,
     RequestIdConflict,
     ResultExpired,
@@ -70,6 +73,7 @@ from holdfast.client.errors import (
     TaskCancelled,
     TaskFailed,
     TaskFinished,
+    Unauthenticated,
     Unavailable,
     UnexpectedAnswer,
     Unreadable,
@@ -133,6 +137,7 @@ refuse_namesake()
 
 __all__ = [
     "Accepted",
+    "AccessRules",
     "Ack",
     "Acked",
     "AsyncClient",
@@ -181,6 +186,7 @@ __all__ = [
     "Membership",
     "MoveWish",
     "NewTask",
+    "NoToken",
     "NodeAddress",
     "NodeInfo",
     "NodeReport",
@@ -193,6 +199,7 @@ __all__ = [
     "OutcomeUnknown",
     "Overlap",
     "Overloaded",
+    "PermissionDenied",
     "Plan",
     "PlanProgress",
     "PlanStep",
@@ -243,6 +250,7 @@ __all__ = [
     "Topology",
     "Transferred",
     "TypeLatency",
+    "Unauthenticated",
     "Unavailable",
     "UnexpectedAnswer",
     "UniqueScope",

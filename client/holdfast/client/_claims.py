@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import repeat
 from typing import Any
 
 from holdfast.client._coding import AS_IT_IS, Coding
@@ -16,7 +17,7 @@ _SECRET_MAX = (1 << SECRET_BITS) - 1
 
 # How the fields of a claimed task are set, by their names, and those that each task of a run has of its own.
 _PUT = {field.name: ClaimedTask.__dict__[field.name].__set__ for field in fields(ClaimedTask)}
-_OWN = frozenset({"task_id", "token", "payload", "headers"})
+_OWN = frozenset({"task_id", "token", "payload", "headers", "request_id"})
 
 
 def put_claim(message: pb.ClaimRef | pb.AckRange, claim: Claim) -> None:
@@ -47,13 +48,25 @@ class RunClaims(Claims):
             size = len(run.payloads)
             if size != 1 and (not size or shard_of_task(run.task_id) is None):
                 raise UnexpectedAnswer("a run of claims that names no tasks")
+            if run.request_ids and len(run.request_ids) != size:
+                raise UnexpectedAnswer(f"a run of {size} claims with {len(run.request_ids)} request ids")
             count += size
+        places = [place for run in self.runs for place in run.at]
+        whole = all(len(run.at) == len(run.payloads) for run in self.runs)
+        if places and not (whole and sorted(places) == [*range(count)]):
+            raise UnexpectedAnswer(f"places that are not those of {count} claims")
         if count:
-            self.put_off(count, lambda: self._made(answered_s, coding))
+            self.put_off(count, lambda: self._made(places, answered_s, coding))
 
-    def _made(self, answered_s: float, coding: Coding) -> list[ClaimedTask]:
-        claims = [claim for run in self.runs for claim in claims_of(run, answered_s)]
+    def _made(self, places: list[int], answered_s: float, coding: Coding) -> list[ClaimedTask]:
+        claims = _in_order(places, [claim for run in self.runs for claim in claims_of(run, answered_s)])
         return claims if coding.is_off else [*map(coding.claimed, claims)]
+
+
+def _in_order(places: list[int], claims: list[ClaimedTask]) -> list[ClaimedTask]:
+    """`places`: where each belongs; none if they are in order."""
+    by_place = dict(zip(places, claims, strict=True)) if places else {}
+    return [by_place[place] for place in range(len(claims))] if places else claims
 
 
 def claims_of(run: pb.ClaimRun, answered_s: float) -> Iterator[ClaimedTask]:
@@ -65,7 +78,8 @@ def claims_of(run: pb.ClaimRun, answered_s: float) -> Iterator[ClaimedTask]:
         return
     shared = [(put, getattr(first, name)) for name, put in _PUT.items() if name not in _OWN]
     token, headers = first.token, first.headers
-    for task_id, payload in zip(ids, run.payloads[1:], strict=True):
+    request_ids = run.request_ids[1:] or repeat(first.request_id, len(ids))
+    for task_id, payload, request_id in zip(ids, run.payloads[1:], request_ids, strict=True):
         token += 1 << SECRET_BITS
         # Half of what it would cost to be made in the usual way, field by field.
         claim = object.__new__(ClaimedTask)
@@ -74,6 +88,7 @@ def claims_of(run: pb.ClaimRun, answered_s: float) -> Iterator[ClaimedTask]:
         _PUT["task_id"](claim, task_id)
         _PUT["token"](claim, token)
         _PUT["payload"](claim, payload)
+        _PUT["request_id"](claim, request_id)
         _PUT["headers"](claim, dict(headers))  # whoever changes his own changes no other's
         yield claim
 
@@ -89,7 +104,7 @@ def _first_claimed(run: pb.ClaimRun, answered_s: float) -> ClaimedTask:
         headers=dict(spec.headers),
         priority=spec.priority if spec.HasField("priority") else None,
         tenant=spec.tenant,
-        request_id=spec.request_id,
+        request_id=run.request_ids[0] if run.request_ids else spec.request_id,
         attempt=run.attempt,
         claims=run.claims,
         max_attempts=spec.max_attempts if spec.HasField("max_attempts") else None,

@@ -3,7 +3,8 @@
 Every router answers them, and every broker of a cluster; what they change is brought about by the shards' leaders.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.client import _shards
@@ -21,6 +22,7 @@ from holdfast.client._fitting import build, fit, number, several
 from holdfast.client._options import call_limit_s
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT, method
 from holdfast.client.cluster_models import (
+    AccessRules,
     ClusterInfo,
     HandoverProgress,
     MoveWish,
@@ -51,6 +53,8 @@ _MAKE_PLAN = method(pb, _SERVICE, "MakePlan", pb.MakePlanRequest, pb.MakePlanRes
 _START_PLAN = method(pb, _SERVICE, "StartPlan", pb.StartPlanRequest, pb.StartPlanResponse)
 _ADVANCE_PLAN = method(pb, _SERVICE, "AdvancePlan", pb.AdvancePlanRequest, pb.AdvancePlanResponse)
 _CANCEL_PLAN = method(pb, _SERVICE, "CancelPlan", pb.CancelPlanRequest, pb.CancelPlanResponse)
+_GET_ACCESS = method(pb, _SERVICE, "GetAccess", pb.GetAccessRequest, pb.GetAccessResponse)
+_SET_ACCESS = method(pb, _SERVICE, "SetAccess", pb.SetAccessRequest, pb.SetAccessResponse)
 _SET_REBALANCING = method(pb, _SERVICE, "SetRebalancing", pb.SetRebalancingRequest, pb.SetRebalancingResponse)
 
 
@@ -222,6 +226,25 @@ class OperatorCalls:
         """Pauses or resumes whatever carries out plans by itself; what has begun comes to its end. why: for people."""
         request = fit(pb.SetRebalancingRequest, pause=pause, why=why)
         return rebalancing_of((await self._ask(_SET_REBALANCING, request, timeout_s)).rebalancing)
+
+    # -------------------------------------------------------------------------------------------------- access
+
+    async def get_access(self, *, timeout_s: float | None = None) -> AccessRules:
+        """Who may do what, as the map of the cluster has it."""
+        answer = await self._ask(_GET_ACCESS, pb.GetAccessRequest(), timeout_s)
+        try:
+            return AccessRules(json.loads(answer.rules) if answer.rules else {}, answer.version)
+        except ValueError:
+            raise UnexpectedAnswer("its access rules cannot be read", self._connection.address) from None
+
+    async def set_access(
+        self, rules: Mapping[str, Any] | None, *, version: int, timeout_s: float | None = None
+    ) -> int:  # fmt: skip
+        """Puts these rules in the place of those of this version; returns theirs. `Conflict` if somebody else was
+        faster. None takes all rules away: then those in the files of the servers count, or nobody is asked."""
+        data = b"" if rules is None else json.dumps(rules, sort_keys=True).encode()
+        request = build(lambda: pb.SetAccessRequest(rules=data, version=version), "version")
+        return (await self._ask(_SET_ACCESS, request, timeout_s)).version
 
     # ---------------------------------------------------------------------------------------- nodes and shards
 

@@ -40,10 +40,7 @@ class DirectCall(ShardsCall):
 
     def __init__(self, request: pb.ReserveRequest, timeout_s: float, attempt: int) -> None:
         now_s = time.monotonic()
-        super().__init__(
-            request, {}, now_s + request.wait_ms / 1000, is_repeated=attempt > 1,
-            has_id=bool(request.claim_request_id), settles_later=request.settles_later,
-        )  # fmt: skip
+        super().__init__(request, {}, now_s + request.wait_ms / 1000, attempt=attempt)
         self.attempt = attempt
         self._wait_ms = request.wait_ms
         self._answer_ends_s = max(now_s, self.ends_s) + timeout_s
@@ -83,7 +80,6 @@ class DirectReserve(ReserveOverShards[DirectCall, Reply[pb.ReserveResponse]]):
         await asyncio.gather(*self._left, return_exceptions=True)
 
     async def reserve(self, request: pb.ReserveRequest, timeout_s: float, attempt: int) -> Reply[pb.ReserveResponse]:
-        """`attempt`: from the second on, an earlier one may have claimed, at any shard."""
         call = DirectCall(request, timeout_s, attempt)
         while True:
             call.plan(await self._find_places(call))

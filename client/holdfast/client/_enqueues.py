@@ -7,7 +7,7 @@ from holdfast.client._direct import Direct
 from holdfast.client._leaders import takes_other_ids
 from holdfast.client._memory import Generations
 from holdfast.client._request_ids import automatic_key_ttl_ms, is_without_key, new_key
-from holdfast.client._rpc import Connection, FailedAttempt, Reply, method
+from holdfast.client._rpc import Connection, FirstAttempt, Reply, method
 from holdfast.client._runs import EnqueueBatch
 from holdfast.client._single_enqueues import Sent, SingleEnqueue
 from holdfast.client.errors import STALE_MAP, HoldfastError, InvalidArgument, Rejected, Unavailable
@@ -52,7 +52,7 @@ class Enqueues:
                 return False
         request = pb.EnqueueRequest(tasks=[item.spec for item in items])
 
-        def ended(result: "Reply[pb.EnqueueResponse] | FailedAttempt | HoldfastError") -> None:
+        def ended(result: "Reply[pb.EnqueueResponse] | FirstAttempt | HoldfastError") -> None:
             if isinstance(result, Reply) and (accepted := _all_new(result.message, len(items))):
                 if result.message.generations:
                     self._generations.learn(result.message.generations)
@@ -69,7 +69,7 @@ class Enqueues:
         items: Sequence[SingleEnqueue],
         request: pb.EnqueueRequest,
         timeout_s: float,
-        result: Reply[pb.EnqueueResponse] | FailedAttempt | HoldfastError,
+        result: Reply[pb.EnqueueResponse] | FirstAttempt | HoldfastError,
     ) -> Sent:
         batch = EnqueueBatch.of_request([item.task for item in items], request)
         if isinstance(result, HoldfastError):
@@ -80,27 +80,27 @@ class Enqueues:
         return await self.until_answered(batch, timeout_s, kept, result), batch.request_ids
 
     async def until_answered(
-        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str] = (), failed: FailedAttempt | None = None
+        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str] = (), first: FirstAttempt | None = None
     ) -> list[Accepted | Rejected]:
-        """`kept`: the automatic idempotency keys that they had before. `failed`: the first attempt, if it was made."""
-        ends_s = timeout_s + (time.monotonic() if failed is None else failed.begun_s)
+        """`kept`: the automatic idempotency keys that they had before. `first`: the first attempt, if it was made."""
+        ends_s = timeout_s + (time.monotonic() if first is None else first.begun_s)
         while True:
             try:
-                return await self._once(batch, timeout_s, kept, failed)
+                return await self._once(batch, timeout_s, kept, first)
             except InvalidArgument as error:
                 raise batch.named(error) from None
             except Unavailable as error:
                 # Raised only if no attempt did anything: so the tasks may get other ids, of a set the server knows.
                 # If the server may yet hear of the set that they name, the call has waited for that until its end.
                 is_new = self._learn_generations(error) and takes_other_ids(error)
-                timeout_s, failed = ends_s - time.monotonic(), None
+                timeout_s, first = ends_s - time.monotonic(), None
                 if not is_new or not self._connection.retries or timeout_s <= 0:
                     raise
 
     async def _once(
-        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str], failed: FailedAttempt | None
+        self, batch: EnqueueBatch, timeout_s: float, kept: Sequence[str], first: FirstAttempt | None
     ) -> list[Accepted | Rejected]:
-        if self._connection.retries and failed is None:
+        if self._connection.retries and first is None:
             if self._direct is not None:  # their sets are named in the ids
                 await self._direct.learn_of(batch.queues, timeout_s)
             batch.add_automatic_keys(automatic_key_ttl_ms(timeout_s), self._generation_of, kept)
@@ -111,7 +111,7 @@ class Enqueues:
             )
         else:
             reply = await self._connection.call(
-                _ENQUEUE, request, timeout_s=timeout_s, repeatable=batch.is_repeatable, is_first=is_first, failed=failed
+                _ENQUEUE, request, timeout_s=timeout_s, repeatable=batch.is_repeatable, is_first=is_first, first=first
             )
         return self._outcomes(batch, reply.message)
 

@@ -1,9 +1,25 @@
 """Lists whose items are made when somebody looks at them: of a batch there are many, and often nobody does."""
 
+import os
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class _Filling:
+    """One list is filled at a time: another thread that looks at it meanwhile must not see it empty."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a signal handler may look at another list meanwhile
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()  # the thread that had it is not in the child
+
+
+_filling = _Filling()
 
 
 class LazyList(list[T]):
@@ -28,9 +44,10 @@ class LazyList(list[T]):
         return list, ([*self],)
 
     def _fill(self) -> None:
-        make, self._make = self._make, None
-        if make is not None:
-            super().extend(make())
+        with _filling.lock:
+            if self._make is not None:
+                super().__setitem__(slice(None), [*self._make()])
+                self._make = None  # not before: if that raised, it will again
 
 
 def _filled_first(name: str) -> Callable[..., Any]:
@@ -58,8 +75,10 @@ for _name in _LOOKS:
 
 
 def _radd(self: LazyList[Any], other: Any) -> Any:
-    """A list that is the left one would look into it without asking."""
-    return [*other, *self] if isinstance(other, list) else NotImplemented
+    """A list that is the left one looks into it without asking. It does the rest itself, for `+=` in its own place."""
+    if isinstance(other, list):
+        self._fill()
+    return NotImplemented
 
 
 setattr(LazyList, "__radd__", _radd)  # noqa: B010

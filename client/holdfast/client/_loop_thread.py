@@ -71,6 +71,15 @@ class LoopThread(Generic[ClientT]):
         """The same for a caller on another loop, which goes on meanwhile. Its cancellation cancels the call."""
         return await asyncio.wrap_future(self._submit(call))
 
+    @property
+    def client(self) -> ClientT | None:
+        """The one that is in use, to be looked at from any thread but its own; None if there is none now."""
+        current = self._current
+        if current is None or self._closed:
+            return None
+        _refuse_own_thread(current)
+        return current.client
+
     def close(self) -> None:
         """Ends the thread; calls that still run end with `ClientClosed`. May be called more than once."""
         with self._lock:
@@ -148,7 +157,7 @@ class _RunningLoop(Generic[ClientT]):
 
     def __init__(self, name: str, client: ClientT) -> None:
         self._loop = new_event_loop()
-        self._client = client
+        self.client = client
         self._running: set[Future[Any]] = set()
         self._stopping = False
         self._silent = False
@@ -185,7 +194,7 @@ class _RunningLoop(Generic[ClientT]):
             task.cancel()
 
     async def _made(self, call: Callable[[ClientT], Coroutine[Any, Any, T]]) -> T:
-        return await call(self._client)  # in here, so that the caller also hears of a call that cannot be made
+        return await call(self.client)  # in here, so that the caller also hears of a call that cannot be made
 
     def _deliver(self, future: _Handed[T], task: "asyncio.Task[T]") -> None:
         self._running.discard(future)
@@ -212,7 +221,7 @@ class _RunningLoop(Generic[ClientT]):
             self._loop.close()
 
     async def _wind_up(self) -> None:
-        await self._client.close()
+        await self.client.close()
         await end_tasks(asyncio.all_tasks() - {asyncio.current_task()})
 
 

@@ -15,7 +15,9 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 T = TypeVar("T")
 
 # What a refusal names: a list, a place in it, and of runs what all have or one has.
-_NAMED = re.compile(r"^(?P<list>\w+)(?:\[(?P<index>\d+)\])?(?P<inner>\.task\b|\.payloads(?:\[(?P<place>\d+)\])?)?")
+_NAMED = re.compile(
+    r"^(?P<list>\w+)(?:\[(?P<index>\d+)\])?(?P<inner>\.task\b|\.(?P<own>payload|request_id)s(?:\[(?P<place>\d+)\])?)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,28 @@ class Places(Generic[T]):
             outcomes.update(zip(places, found, strict=True))
         return [outcomes[index] for index in sorted(outcomes)]
 
-    def group(self, index: int, outcome: pb.RunOutcome | pb.RangeOutcome, done: Iterable[T]) -> list[T | Rejected]:
-        """The outcomes of one group. `done`: of those that were not refused, in their order."""
+    def group(
+        self,
+        index: int,
+        outcome: pb.RunOutcome | pb.RangeOutcome,
+        done: Iterable[T],
+        known: Iterable[tuple[int, T]] = (),
+    ) -> list[T | Rejected]:
+        """The outcomes of one group. `done`: of those that nothing else is said of, in their order. `known`: of some of
+        the others, by their places in the group; all others were refused."""
         places = self.groups[index]
         if outcome.HasField("rejection"):
             return [self._refused(outcome.rejection, place) for place in places]
-        results: list[T | Rejected] = list(islice(done, len(places) - len(outcome.refused)))
-        for item in outcome.refused:  # in their order
-            if not 0 <= item.at <= len(results):
+        others: dict[int, T | Rejected] = dict(known)
+        for item in outcome.refused:
+            if not 0 <= item.at < len(places):
                 raise UnexpectedAnswer(f"a refusal of none of {len(places)} items")
-            results.insert(item.at, self._refused(item.rejection, places[item.at]))
+            others[item.at] = self._refused(item.rejection, places[item.at])
+        results: list[T | Rejected] = list(islice(done, len(places) - len(others)))
+        for at in sorted(others):
+            results.insert(at, others[at])
+        if len(results) != len(places) or not all(0 <= at < len(places) for at in others):
+            raise UnexpectedAnswer(f"{len(results)} outcomes for {len(places)} items that go together")
         return results
 
     def _refused(self, message: pb.Rejection, place: int) -> Rejected:
@@ -83,5 +97,4 @@ class Places(Generic[T]):
             return self.name
         if place is None:
             place = self.groups[int(index)][int(found["place"] or 0)]
-        is_payload = inner.startswith(".payloads")
-        return f"{self.name}[{place}]" + (".payload" if is_payload else "")
+        return f"{self.name}[{place}]" + (f".{found['own']}" if found["own"] else "")

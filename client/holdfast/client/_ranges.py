@@ -70,13 +70,13 @@ def _plain_claim(item: Claim | Ack) -> Claim | None:
     return None if item.result is not None or item.follow_ups else item.claim
 
 
-def _ranges_of_runs(runs: Sequence[pb.ClaimRun]) -> tuple[pb.AckRequest, list[range]]:
+def _ranges_of_runs(runs: Sequence[pb.ClaimRun]) -> tuple[pb.AckRequest, list[Sequence[int]]]:
     """Of claims as they came, which nobody has looked at."""
-    request, groups, first = pb.AckRequest(), list[range](), 0
+    request, groups, first = pb.AckRequest(), list[Sequence[int]](), 0
     for run in runs:
         size = len(run.payloads)
         request.ranges.add(task_id=run.task_id, token=run.token, secret=run.secret, count=size)
-        groups.append(range(first, first + size))
+        groups.append([*run.at] or range(first, first + size))
         first += size
     return request, groups
 

@@ -12,22 +12,16 @@ from holdfast.routing.sets import automatic_key
 _AUTOMATIC_KEY_MARGIN_S = 60.0
 _AUTOMATIC_KEY_S_MAX = 24 * 3600.0
 
-
 _KEY_BYTES = 16
-_KEYS_DRAWN = 64  # at a time: asking the system costs more than all else
-_keys: list[str] = []
-os.register_at_fork(after_in_child=_keys.clear)  # the parent has the same
 
 
 def new_key() -> str:
-    """Random, and so no other: for the tasks of a call, or for a claim."""
-    try:
-        return _keys.pop()
-    except IndexError:
-        drawn = os.urandom(_KEY_BYTES * _KEYS_DRAWN).hex()
-        first, *others = (drawn[at : at + 2 * _KEY_BYTES] for at in range(0, len(drawn), 2 * _KEY_BYTES))
-        _keys.extend(others)
-        return first
+    """Random, and so no other: for the tasks of a call, or for a claim.
+
+    None is drawn before it is needed. A process may go on as two, and not every fork tells Python, nor does a snapshot
+    of a whole machine: both would have what was left, and the server take the tasks of one for those of the other.
+    """
+    return os.urandom(_KEY_BYTES).hex()
 
 
 def automatic_key_ttl_ms(timeout_s: float) -> int:

@@ -36,9 +36,11 @@ from holdfast.client.errors import (
     HoldfastError,
     Overloaded,
     ServerError,
+    Unauthenticated,
     UnexpectedAnswer,
     rejected,
 )
+from holdfast.client.tokens import TokenSource
 from holdfast.common.metadata import ATTEMPT_KEY, FIRST_KEY, SHARD_KEY
 from holdfast.proto.v1 import shards_pb2
 from holdfast.routing.silence import InFlightCall
@@ -48,11 +50,13 @@ from holdfast.transport.channels import (
     Metadata,
     OutgoingCall,
 )
+from holdfast.transport.frame_channels import FramesAddress
 from holdfast.transport.giving_up import ENDLESS, Patience
 from holdfast.transport.negotiated import NegotiatedChannels, Transport
 from holdfast.transport.sending import LeaderCall, Sender
 
 _ANYBODY = -1  # in the place of a shard: whoever is asked can answer
+_RENEWALS_MAX = 3  # of the token, in one call
 # How long a leader that is out of reach may keep a call that could go another way.
 _CONNECT_S_MAX = 1.0
 # With a call that says so a router may refuse automatic keys for an older set of shards: they can be made anew.
@@ -87,6 +91,25 @@ class FailedAttempt(NamedTuple):
     begun_s: float
 
 
+class UnderWay(NamedTuple):
+    """The first attempt of a call, made by the thread that wants the answer."""
+
+    outgoing: OutgoingCall
+    address: str
+    begun_s: float
+
+
+FirstAttempt = FailedAttempt | UnderWay
+
+
+class OwnWay(NamedTuple):
+    """Where a thread that makes calls by itself makes those that name no shard."""
+
+    address: str
+    frames: FramesAddress
+    has_others: bool  # that can be asked while the server is silent
+
+
 class ClientChannels(Channels, Protocol):
     """What a client needs of them beside calls."""
 
@@ -98,6 +121,10 @@ class ClientChannels(Channels, Protocol):
     ) -> OutgoingCall | None:  # fmt: skip
         """A call for whose end nobody waits: `on_end` hears of it, later. None if there is no such way at the
         moment."""
+        ...
+
+    def frames_at(self, address: str) -> FramesAddress | None:
+        """For a connection of the caller's own; None if none could be made to it lately."""
         ...
 
     def is_connected(self, address: str) -> bool: ...
@@ -154,6 +181,7 @@ class _Sending(LeaderCall):
         if failed is not None:
             self.address = self.state.address = failed.address
         self._error: HoldfastError | None = None  # of the last attempt, if it failed
+        self._renewals = 0  # how often another token was looked for
         self.sent_s = 0.0 if failed is None else failed.begun_s  # the last attempt
 
     async def begin(self, patience: Patience) -> OutgoingCall:
@@ -163,7 +191,7 @@ class _Sending(LeaderCall):
         self.sent_s = time.monotonic()
         data, self.timeout_s = self._attempts.next(self.sent_s)
         self.wait_s = self._attempts.wait_s
-        metadata = _FIRST if self._is_first else _metadata(self.shard, self._attempt)
+        metadata = metadata_of(self.shard, self._attempt, is_first=self._is_first)
         self._is_first = False
         self._attempt += 1 if self._attempt else 0
         if self.leader.is_direct and self.is_watched:
@@ -178,9 +206,20 @@ class _Sending(LeaderCall):
         self.state.note(self._heard(failure))
 
     def after(self, failure: CallFailedError, now_s: float) -> float | None:
-        pause_s = self.state.after(self._heard(failure), now_s)
+        error = self._heard(failure)
+        if isinstance(error, Unauthenticated) and (pause_s := self._after_unknown_caller(error)) is not None:
+            return self._attempts.pause_s(pause_s)
+        pause_s = self.state.after(error, now_s)
         self.address = self.state.address
         return None if pause_s is None else self._attempts.pause_s(pause_s)
+
+    def _after_unknown_caller(self, error: Unauthenticated) -> float | None:
+        """Nothing was done. There may be another token by now, or the server asks for a moment."""
+        token = self._connection.token
+        if token is None or self._renewals == _RENEWALS_MAX:
+            return None
+        self._renewals += 1
+        return 0.0 if token.renew() else error.retry_after_ms / 1000 or None
 
     def _heard(self, failure: CallFailedError) -> HoldfastError:
         self._error = self._connection.error_of(failure, self.address, self._attempts.timeout_s)
@@ -195,15 +234,17 @@ class Connection:
     """Channels to the servers of a list, and to the leaders that these name."""
 
     def __init__(
-        self, address: str, *, retry: bool, transport: Transport = "auto", channels: ClientChannels | None = None
-    ) -> None:
+        self, address: str, *, retry: bool, transport: Transport = "auto", token: TokenSource | None = None,
+        channels: ClientChannels | None = None,
+    ) -> None:  # fmt: skip
         self.addresses = split_addresses(address)
         self.address = ",".join(self.addresses)
         self._retry = retry
+        self.token = token
         self._leaders: dict[int | None, ListedLeader] = {}  # by shard; None: of calls that name none
         self._channels = channels or NegotiatedChannels(
             message_bytes_max=MESSAGE_BYTES_MAX, keepalive_s=30, connects_first=False, caller="client",
-            check=_forks.check, transport=transport,
+            check=_forks.check, transport=transport, token=token,
         )  # fmt: skip
         self._sender = Sender(self)
         self._closed = False
@@ -244,21 +285,25 @@ class Connection:
         is_first: bool = False,
         repeats_s: float = float("inf"),
         patience: Patience = ENDLESS,
-        failed: FailedAttempt | None = None,
+        first: FirstAttempt | None = None,
     ) -> Reply[ResponseT]:
         """Sends the request to the leader and returns the answer, or raises one of the errors of this library.
 
         `wait_ms`: how long the server may wait, as the request says. A repeated one says what is left of that, and the
         call ends `timeout_s` after the wait. `attempt`: the number of the first one, if the server is to be told when
         it is not the first. `is_first`: a router is to be told that what is in it was never sent before. `repeats_s`:
-        no attempt but the first begins later than that. `failed`: the first attempt, if it was made already."""
+        no attempt but the first begins later than that. `first`: the first attempt, if it was made already."""
         leader = self._leaders.get(shard) or self._leader_of(shard)
+        failed = first if isinstance(first, FailedAttempt) else None
         if failed is None and patience is ENDLESS and (not leader.is_direct or self._can_begin(leader)):
             # Nearly always this attempt is all there is: what others need is made once it has failed.
-            begun_s, address = time.monotonic(), leader.target
             wait_s = wait_ms / 1000 if wait_ms > 0 else 0.0
-            data, metadata = checked(request.SerializeToString()), _FIRST if is_first else _metadata(shard, attempt)
-            outgoing = self.begin(address, method.path, data, metadata, wait_s + timeout_s)
+            if not isinstance(first, UnderWay):
+                begun_s, address = time.monotonic(), leader.target
+                data, metadata = checked(request.SerializeToString()), metadata_of(shard, attempt, is_first=is_first)
+                outgoing = self.begin(address, method.path, data, metadata, wait_s + timeout_s)
+            else:
+                outgoing, address, begun_s = first
             in_flight = None
             if leader.several:
                 in_flight = self._watch(leader, shard, outgoing, wait_s, timeout_s, begun_s, repeatable=repeatable)
@@ -282,7 +327,7 @@ class Connection:
 
     def begin_call(
         self, method: Method[RequestT, ResponseT], request: RequestT, timeout_s: float, *, repeatable: bool,
-        is_first: bool, on_end: Callable[[Reply[ResponseT] | FailedAttempt | HoldfastError], None],
+        is_first: bool, on_end: Callable[[Reply[ResponseT] | FirstAttempt | HoldfastError], None],
     ) -> bool:  # fmt: skip
         """Makes the first attempt of a call that names no shard, without anybody who waits for it: `on_end` hears of
         the answer, or of a failure, after which `call` goes on. False if there is no such way at the moment."""
@@ -312,6 +357,15 @@ class Connection:
         if leader.several:
             in_flight.append(self._watch(leader, None, outgoing, 0.0, timeout_s, begun_s, repeatable=repeatable))
         return True
+
+    def own_way(self) -> OwnWay | None:
+        """None if there are no frames there that are known. May be asked by any thread."""
+        leader = self._leaders.get(None)
+        if leader is None or self._closed:
+            return None
+        address = leader.target
+        frames = self._channels.frames_at(address)
+        return None if frames is None else OwnWay(address, frames, leader.several)
 
     def _leader_of(self, shard: int | None) -> ListedLeader:
         leader = self._leaders.get(shard)
@@ -463,8 +517,10 @@ class Connection:
         return (found.address if is_usable else "", found.epoch)
 
 
-def _metadata(shard: int | None, attempt: int) -> Metadata | None:
+def metadata_of(shard: int | None, attempt: int, *, is_first: bool) -> Metadata | None:
     """None, at no cost, for nearly every call that does not go straight to a leader."""
+    if is_first:
+        return _FIRST
     if shard is None or shard < 0:
         return None if attempt < 2 else ((ATTEMPT_KEY, str(attempt)),)
     named = (SHARD_KEY, str(shard))

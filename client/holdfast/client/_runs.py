@@ -1,26 +1,22 @@
-"""Batches of new tasks. Those that follow each other and share everything but their payloads travel as a run: what they
-share once, and one id that the client makes up for all of them. Outcomes come back for each task, in order.
+"""Batches of new tasks. Those that share everything but their payloads and request ids travel as runs: what they share
+once, and one id that the client makes up for all of them, or their own. Outcomes come back for each task, in order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
-from itertools import takewhile
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Self
 
 from holdfast.client import _wire
 from holdfast.client._fitting import MISFITS, misfit
+from holdfast.client._grouping import in_order, may_be_in_a_run
 from holdfast.client._lazy import LazyList
 from holdfast.client._places import Places
 from holdfast.client._request_ids import add_automatic_keys, is_without_key, told_apart
 from holdfast.client.errors import InvalidArgument, Rejected, UnexpectedAnswer
-from holdfast.client.models import Accepted, NewTask, UniqueScope
+from holdfast.client.models import Accepted, NewTask
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.placing import specs_of
 from holdfast.routing.task_ids import later_task_ids, shard_of_task
-
-# All in one go: this is done for every task of every batch.
-_SHARED = attrgetter(*(field.name for field in fields(NewTask) if field.name != "payload"))
 
 
 class EnqueueBatch:
@@ -28,14 +24,14 @@ class EnqueueBatch:
 
     def __init__(self, tasks: Sequence[NewTask], *, in_runs: bool = True) -> None:
         """`in_runs`: may their ids be ids of runs? Not of tasks that are repeated one by one."""
-        runs = _runs_at_end(tasks) if in_runs else []
-        alone = range(runs[0].start if runs else len(tasks))
-        self._set(_wire.enqueue_request(tasks[: alone.stop]), alone, runs)
-        self._heads = [*tasks[: alone.stop], *(tasks[places.start] for places in runs)]
-        for places in runs:
-            _put_run(self.request, tasks[places.start : places.stop], places.start)
+        alone, runs, behind = in_order(tasks) if in_runs else ([*range(len(tasks))], [], [])
+        single = [tasks[place] for place in alone]
+        self._set(_wire.enqueue_request(single, alone), alone, runs)
+        self._heads = [*single, *(tasks[places[0]] for places in runs)]
+        for places, before in zip(runs, behind, strict=True):
+            _put_run(self.request, tasks, places, before if before < len(alone) else None)
 
-    def _set(self, request: pb.EnqueueRequest, alone: Sequence[int], runs: Sequence[range]) -> None:
+    def _set(self, request: pb.EnqueueRequest, alone: Sequence[int], runs: Sequence[Sequence[int]]) -> None:
         self.request = request
         self._places: Places[Accepted] = Places("tasks", "runs", alone, runs)
         self._told_apart: Sequence[int] = ()
@@ -44,7 +40,7 @@ class EnqueueBatch:
     def of_payloads(cls, task: NewTask, payloads: Sequence[bytes]) -> Self:
         """One task for each payload. Those with something that no run has go one by one."""
         _refuse_own(task)
-        if len(payloads) < 2 or not _may_be_in_a_run(task):
+        if len(payloads) < 2 or not may_be_in_a_run(task):
             return cls([replace(task, payload=payload) for payload in payloads])
         batch = cls([])
         batch._set(batch.request, (), [range(len(payloads))])
@@ -85,7 +81,7 @@ class EnqueueBatch:
         runs = self._places.groups
         if len(runs) == len(response.runs) == 1 and not self._places.alone and not response.outcomes:
             [outcome] = response.runs
-            if not outcome.refused and shard_of_task(outcome.first_task_id) is not None:
+            if not outcome.refused and not outcome.duplicates and shard_of_task(outcome.first_task_id) is not None:
                 return _accepted_run(outcome.first_task_id, len(runs[0]))
         alone = _wire.enqueue_outcomes(response, len(self._places.alone), self._told_apart)
         if len(response.runs) != len(runs):
@@ -94,12 +90,15 @@ class EnqueueBatch:
 
     def _of_run(self, index: int, outcome: pb.RunOutcome) -> list[Accepted | Rejected]:
         """If the run is there already, that was this call's own first attempt: others do not know its id."""
-        count = len(self._places.groups[index]) - len(outcome.refused)
+        count = len(self._places.groups[index]) - len(outcome.refused) - len(outcome.duplicates)
         try:
-            ids = [] if outcome.HasField("rejection") else later_task_ids(outcome.first_task_id, count)
+            ids = later_task_ids(outcome.first_task_id, count) if outcome.first_task_id else []
         except ValueError:
             raise UnexpectedAnswer("a run without the id of its first task") from None
-        return self._places.group(index, outcome, map(Accepted, ids))
+        if len(ids) < count and not outcome.HasField("rejection"):
+            raise UnexpectedAnswer("a run without the id of its first task")
+        known = [(item.at, _wire.accepted(item.accepted)) for item in outcome.duplicates]
+        return self._places.group(index, outcome, map(Accepted, ids), known)
 
     def named(self, refusal: Rejected) -> Rejected:
         """Of the whole call, with the places that the caller knows."""
@@ -112,54 +111,16 @@ def _accepted_run(first_task_id: str, count: int) -> list[Accepted | Rejected]:
     return accepted
 
 
-def _runs_at_end(tasks: Sequence[NewTask]) -> list[range]:
-    """The places of the runs that a batch ends with. What goes alone is accepted before all runs of a request, so that
-    nothing that comes behind a run may go alone: first in, first out. None if hardly any tasks share anything."""
-    may_be = takewhile(lambda places: _may_be_in_a_run(tasks[places.start]), reversed([*_stretches(tasks)]))
-    runs = [*may_be][::-1]
-    return runs if 2 * len(runs) <= sum(map(len, runs)) else []
-
-
-def _stretches(tasks: Sequence[NewTask]) -> Iterator[range]:
-    """The places of tasks that follow each other and share all but their payloads."""
-    begin, shared = 0, None
-    for index, task in enumerate(tasks):
-        own = _shared(task)
-        if index and (own is None or own != shared):
-            yield range(begin, index)
-            begin = index
-        shared = own
-    if tasks:
-        yield range(begin, len(tasks))
-
-
-def _shared(task: NewTask) -> object:
-    """None of what is no task: that is told when the request is made."""
-    try:
-        return _SHARED(task)
-    except AttributeError:
-        return None
-
-
-def _may_be_in_a_run(task: NewTask) -> bool:
-    """Not what counts, or waits, for itself; nor what has a name of its own."""
-    if not isinstance(task, NewTask) or task.unique_scope is not UniqueScope.UNTIL_DONE:
-        return False
-    names = task.tenant or task.limit_key or task.unique_key or task.request_id
-    times = task.request_id_ttl_ms, task.run_at_ms, task.delay_ms, task.ttl_ms
-    return not names and all(map(_is_none, times))
-
-
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _put_run(request: pb.EnqueueRequest, tasks: Sequence[NewTask], first: int) -> None:
-    """`first`: the place of the first of them."""
-    run = request.runs.add()
-    _wire.put_task(run.task, tasks[0], f"tasks[{first}]")
+def _put_run(request: pb.EnqueueRequest, tasks: Sequence[NewTask], places: Sequence[int], behind: int | None) -> None:
+    """`behind`: how many tasks that go alone come before it; None: all."""
+    run, head = request.runs.add(), tasks[places[0]]
+    _wire.put_task(run.task, head, f"tasks[{places[0]}]")
     run.task.ClearField("payload")
-    _put_payloads(run, [task.payload for task in tasks], lambda index: f"tasks[{first + index}].payload")
+    if head.request_id:
+        run.request_ids.extend([tasks[place].request_id or "" for place in places])
+    if behind is not None:
+        run.behind = behind
+    _put_payloads(run, [tasks[place].payload for place in places], lambda index: f"tasks[{places[index]}].payload")
 
 
 def _put_payloads(run: pb.TaskRun, payloads: Sequence[bytes], name: Callable[[int], str]) -> None:

@@ -21,7 +21,7 @@ from holdfast.routing.task_ids import shard_of_task
 _SHARD_GROUPS = 64
 _QUEUE_GROUPS = 16
 # Refusals of a shard after which its items are sent again: nothing was done, or sending them again does no harm.
-_REPEATED = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "OVERLOADED", "OUTCOME_UNKNOWN"})
+REPEATED = frozenset({"NOT_LEADER", "SHUTTING_DOWN", "OVERLOADED", "OUTCOME_UNKNOWN"})
 
 # The outcomes of tasks, and the request ids that they were sent with: one each, because what is refused is sent again
 # by itself.
@@ -85,7 +85,7 @@ class SingleEnqueues:
         return ("spread", hash(queue) % _QUEUE_GROUPS) if shard == SEVERAL_SHARDS else shard % _SHARD_GROUPS
 
     def group_of_repeated(self, item: SingleEnqueue, refusal: Rejected) -> Hashable | None:
-        if refusal.reason not in _REPEATED or not item.request_id:
+        if refusal.reason not in REPEATED or not item.request_id:
             return None
         return "refused", hash(item.task.queue) % _QUEUE_GROUPS
 

@@ -3,12 +3,14 @@
 What is called back, e.g. to show progress, is called on the client's own thread, and must make no calls of the client.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from holdfast.client._calls import next_page
 from holdfast.client._loop_thread import LoopThread
 from holdfast.client.aio import AsyncClient
 from holdfast.client.cluster_models import (
+    AccessRules,
     ClusterInfo,
     HandoverProgress,
     MoveWish,
@@ -445,6 +447,18 @@ class BlockingCalls:
     def set_rebalancing(self, *, pause: bool, why: str = "", timeout_s: float | None = None) -> Rebalancing:
         """Pauses or resumes whatever carries out plans by itself; see `AsyncClient.set_rebalancing`."""
         return self._thread.run(lambda calls: calls.set_rebalancing(pause=pause, why=why, timeout_s=timeout_s))
+
+    # ------------------------------------------------------------------------------------------------- access
+
+    def get_access(self, *, timeout_s: float | None = None) -> AccessRules:
+        """Who may do what, as the map of the cluster has it."""
+        return self._thread.run(lambda calls: calls.get_access(timeout_s=timeout_s))
+
+    def set_access(
+        self, rules: Mapping[str, Any] | None, *, version: int, timeout_s: float | None = None
+    ) -> int:  # fmt: skip
+        """Puts these rules in the place of those of this version; see `AsyncClient.set_access`."""
+        return self._thread.run(lambda calls: calls.set_access(rules, version=version, timeout_s=timeout_s))
 
     # --------------------------------------------------------------------------------------- nodes and shards
 

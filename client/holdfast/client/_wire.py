@@ -71,9 +71,10 @@ _TASK_BYTES = 300
 # ---------------------------------------------------------------------------------------------- requests
 
 
-def enqueue_request(tasks: Sequence[NewTask]) -> pb.EnqueueRequest:
+def enqueue_request(tasks: Sequence[NewTask], places: Iterable[int] | None = None) -> pb.EnqueueRequest:
+    """`places`: of these tasks in the caller's batch, if they are not all."""
     request = pb.EnqueueRequest()
-    _put_specs(request.tasks.add, tasks, "tasks")
+    _put_specs(request.tasks.add, tasks, "tasks", places)
     return request
 
 
@@ -250,8 +251,10 @@ def checked_task_ids(task_ids: Sequence[str]) -> list[str]:
     return list(wait_tasks_request(task_ids).task_ids)
 
 
-def _put_specs(add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str) -> None:
-    for index, task in enumerate(tasks):
+def _put_specs(
+    add: Callable[[], pb.TaskSpec], tasks: Iterable[NewTask], where: str, places: Iterable[int] | None = None
+) -> None:
+    for index, task in zip(count() if places is None else places, tasks, strict=False):
         try:
             _put_spec(add(), task)
         except MISFITS as found:
@@ -394,7 +397,7 @@ def enqueue_outcomes(
 ) -> list[Accepted | Rejected]:
     """`automatic`: where the request id is automatic and there is no unique key. There a duplicate is only this call's
     own repetition."""
-    outcomes = read_each(response.outcomes, asked, "accepted", lambda outcome: _accepted(outcome.accepted))
+    outcomes = read_each(response.outcomes, asked, "accepted", lambda outcome: accepted(outcome.accepted))
     for index in automatic:
         outcome = outcomes[index]
         if isinstance(outcome, Accepted) and outcome.duplicate:
@@ -447,7 +450,7 @@ def task_info(response: pb.GetTaskResponse | pb.GetDeadLetterResponse) -> TaskIn
     return task_info_of(response.task)
 
 
-def _accepted(message: pb.Accepted) -> Accepted:
+def accepted(message: pb.Accepted) -> Accepted:
     if not message.duplicate:  # as nearly all
         return Accepted(message.task_id)
     state = message.state
@@ -459,7 +462,7 @@ ACKED = Acked()
 
 def _acked(message: pb.Acked) -> Acked:
     # Nearly every ack comes without follow-ups: they share one value.
-    return Acked(tuple(map(_accepted, message.follow_ups))) if message.follow_ups else ACKED
+    return Acked(tuple(map(accepted, message.follow_ups))) if message.follow_ups else ACKED
 
 
 def _extended(message: pb.Extended, *, sent_s: float) -> Extended:

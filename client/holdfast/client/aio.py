@@ -8,6 +8,7 @@ order, with a `Rejected` (not raised) in the place of each refused item; it rais
 import math
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -16,7 +17,7 @@ from holdfast.client._batches import ack_parts
 from holdfast.client._claims import RunClaims
 from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
-from holdfast.client._coding import coding_of
+from holdfast.client._coding import Coding, coding_of
 from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
@@ -27,7 +28,7 @@ from holdfast.client._options import call_limit_s, checked_transport, limit_s
 from holdfast.client._queues import QueueCalls
 from holdfast.client._ranges import AckBatch
 from holdfast.client._request_ids import new_key
-from holdfast.client._rpc import Connection, method
+from holdfast.client._rpc import Connection, OwnWay, method
 from holdfast.client._runs import EnqueueBatch
 from holdfast.client._schedules import ScheduleCalls
 from holdfast.client._single_enqueues import SingleEnqueue, SingleEnqueues
@@ -61,6 +62,7 @@ from holdfast.client.models import (
     TaskUpdate,
     Updated,
 )
+from holdfast.client.tokens import Token, token_source
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 DEFAULT_ADDRESS = "localhost:7400"
@@ -105,6 +107,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     `transport` is how calls travel: `"auto"` takes frames, a faster way on a port of their own, where the server has
     them and that port can be reached, and gRPC everywhere else; `"grpc"` takes gRPC only.
 
+    `token` is what calls go with where servers ask who calls: a text, or a function that returns one and is asked again
+    while calls are made, at most once a second; it must not block. `token_file` is read again in the same way, so a
+    token that is replaced takes effect without a failed call. Without either, the environment says it (HOLDFAST_TOKEN,
+    HOLDFAST_TOKEN_FILE).
+
     `codec` compresses and encrypts payloads and results, so that servers see neither: see `Codec`. What it cannot read
     raises `Unreadable` when it is looked at: the `payload` of a claim, the `result` of a task.
 
@@ -132,14 +139,22 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        token: Token | None = None,
+        token_file: str | Path | None = None,
         codec: Codec | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent before the first call."""
-        self._timeout_s = limit_s("timeout_s", timeout_s)
-        self._coding = coding_of(codec)
-        self._connection = Connection(address, retry=retry, transport=checked_transport(transport))
-        self._direct = Direct(self._connection) if direct else None
-        self._calls: Connection | Direct = self._direct or self._connection
+        timeout_s = limit_s("timeout_s", timeout_s)
+        source = token_source(token, token_file)
+        connection = Connection(address, retry=retry, transport=checked_transport(transport), token=source)
+        self._use(connection, Direct(connection) if direct else None, timeout_s, coding_of(codec))
+
+    def _use(self, connection: Connection, direct: Direct | None, timeout_s: float, coding: Coding) -> None:
+        self._timeout_s = timeout_s
+        self._coding = coding
+        self._connection = connection
+        self._direct = direct
+        self._calls: Connection | Direct = direct or connection
         self._reserves = Unanswered()
         self._enqueues = Enqueues(self._connection, self._direct)
         singles = SingleEnqueues(self._enqueues.singles, self._enqueues.begin_singles)
@@ -148,6 +163,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     @property
     def address(self) -> str:
         return self._connection.address
+
+    def _own_way(self) -> OwnWay | None:
+        """For a thread that makes calls by itself. Straight to the leaders there is none: each shard has its own."""
+        return None if self._direct is not None else self._connection.own_way()
 
     async def __aenter__(self) -> Self:
         return self
@@ -172,9 +191,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
             return only(await self._enqueue_many([task], timeout_s))
-        item = SingleEnqueue(task)
+        return await self._put_single(SingleEnqueue(task), self._timeout_s)
+
+    async def _put_single(self, item: SingleEnqueue, left_s: float) -> Accepted:
         try:
-            outcome = await self._single_enqueues.put(item, item.size_bytes, self._timeout_s)
+            outcome = await self._single_enqueues.put(item, item.size_bytes, left_s)
         except TimeoutError:
             raise DeadlineExceeded(self.address, self._timeout_s) from None
         if isinstance(outcome, Rejected):

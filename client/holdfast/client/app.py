@@ -16,18 +16,21 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, update_wrapper
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from holdfast.client._fitting import changed
 from holdfast.client._loop_thread import LoopThread
 from holdfast.client._options import Key, Options, Retry, Seconds, checked, duration_ms, limit_s, refused
+from holdfast.client._short_calls import ShortCalls
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import decode_json, encode_call, signature_of
 from holdfast.client.codec import Codec
 from holdfast.client.enqueued import Enqueued, enqueue_each
 from holdfast.client.errors import NotJson, Rejected, ResultExpired, TaskCancelled, TaskFailed
 from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
+from holdfast.client.tokens import Token, token_source
 
 DEFAULT_QUEUE = "default"
 DEFAULT_LEASE_S = 30.0
@@ -304,7 +307,8 @@ class Holdfast:
     `address` is that of the server, or several of a cluster with commas between them; by default the environment's
     HOLDFAST_ADDRESS or else localhost:7400. `timeout` is how long a call may take, in seconds. With `direct` calls go
     straight to the leaders of the shards of a cluster instead of through its router. `transport` is `"auto"` or
-    `"grpc"`, by default what the environment's HOLDFAST_TRANSPORT says, or else `"auto"`. Of both see `AsyncClient`.
+    `"grpc"`, by default what the environment's HOLDFAST_TRANSPORT says, or else `"auto"`. `token` and `token_file` say
+    who calls, where servers ask. Of all four see `AsyncClient`.
     `codec` compresses and encrypts arguments and results, so that servers see neither: see `Codec`.
     Nothing is sent before the first call. Any number of threads and event loops may use one app.
 
@@ -320,14 +324,17 @@ class Holdfast:
 
     def __init__(
         self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False,
-        transport: str | None = None, codec: Codec | None = None,
+        transport: str | None = None, token: Token | None = None, token_file: str | Path | None = None,
+        codec: Codec | None = None,
     ) -> None:  # fmt: skip
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         if transport is None:
             transport = os.environ.get(TRANSPORT_VARIABLE) or "auto"
+        self.token = token_source(token, token_file)  # workers of this app go with the same
         make = partial(
-            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport, codec=codec
+            AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport,
+            token=self.token, codec=codec,
         )  # fmt: skip
         self.address = make().address
         self.direct = direct  # workers of this app go the same way
@@ -335,6 +342,7 @@ class Holdfast:
         self.codec = codec  # likewise
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
         self._thread = LoopThread("holdfast-app", make)
+        self._short = ShortCalls(self._thread)
 
     def __repr__(self) -> str:
         return f"<Holdfast app at {self.address} with {len(self._tasks)} tasks>"
@@ -350,6 +358,7 @@ class Holdfast:
     def close(self) -> None:
         """Closes the connection. Not needed at the end of a program."""
         self._thread.close()
+        self._short.close()
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any] | AsyncTask[..., Any]]:
@@ -456,7 +465,7 @@ class Holdfast:
 
     def enqueue(self, call: Call[R]) -> Handle[R]:
         """Hands over one call, made with `task.call(…)`; `task.enqueue(…)` is the same in one step."""
-        return self._handle(self.run(lambda client: client.enqueue(call.new_task)))
+        return self._handle(self._short.run(lambda client: client.enqueue(call.new_task)))
 
     async def enqueue_async(self, call: Call[R]) -> AsyncHandle[R]:
         """The same for programs with an event loop."""
@@ -490,7 +499,7 @@ class Holdfast:
         return await self._enqueue_each_async([call.new_task for call in calls])
 
     def _enqueue_each(self, tasks: Sequence[NewTask | Rejected]) -> Enqueued[Handle[Any]]:
-        return self.run(lambda client: enqueue_each(client, tasks, self._handle))
+        return self._short.run(lambda client: enqueue_each(client, tasks, self._handle))
 
     async def _enqueue_each_async(self, tasks: Sequence[NewTask | Rejected]) -> Enqueued[AsyncHandle[Any]]:
         return await self.run_async(lambda client: enqueue_each(client, tasks, self._async_handle))

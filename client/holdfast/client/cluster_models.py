@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from holdfast.client.errors import HoldfastError
 from holdfast.client.models import RetryShape
@@ -367,3 +368,15 @@ class QueueSettingsPage:
 
     queues: tuple[QueueSettings, ...]
     next_page_token: str = ""  # empty on the last page
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """Who may do what, as the map of a cluster has it: roles, grants, and tokens as salted hashes.
+
+    >>> AccessRules({"roles": {}}, version=7).version
+    7
+    """
+
+    rules: Mapping[str, Any]  # as in an access file; empty if there are none
+    version: int = 0  # 0 if there are none

@@ -7,6 +7,7 @@ HoldfastError
 ├── ConnectionFailed     no connection to a server, or it broke during the call
 ├── DeadlineExceeded     the server did not answer in time
 ├── UnexpectedAnswer     whatever answered does not speak this API
+├── NoToken              the token of the client cannot be read
 ├── NotJson              arguments or a result that JSON cannot hold
 ├── Unreadable           a payload or a result that the codec of this client cannot read
 │   └── KeyMissing       because it has no key of that id
@@ -30,6 +31,8 @@ HoldfastError
     ├── Overloaded       OVERLOADED OUTBOX_FULL
     ├── WorkerAtLimit    WORKER_AT_LIMIT
     ├── Unavailable      DISK_LOW SHUTTING_DOWN NOT_LEADER STALE_MAP WRONG_SHARD ETCD_UNAVAILABLE
+    ├── Unauthenticated  UNAUTHENTICATED
+    ├── PermissionDenied PERMISSION_DENIED
     ├── OutcomeUnknown   OUTCOME_UNKNOWN
     └── ServerError      INTERNAL
 
@@ -100,6 +103,18 @@ class ClientForked(HoldfastError):
             "No client works in a process that was forked while a client was in use: "
             "open clients after the fork, or start processes with `spawn`."
         )
+
+
+class NoToken(HoldfastError):
+    """The client was told where its token is, and there is none."""
+
+    def __init__(self, where: str, cause: str) -> None:
+        super().__init__(where, cause)
+        self.where = where  # e.g. the file
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"Expected a token in {self.where}, but there is none ({self.cause}): ask an administrator for one."
 
 
 class ConnectionFailed(HoldfastError):
@@ -394,6 +409,14 @@ class Unavailable(Rejected):
     does."""
 
 
+class Unauthenticated(Rejected):
+    """The server does not know who calls: a token is missing, was revoked, or has expired."""
+
+
+class PermissionDenied(Rejected):
+    """The caller has no role that allows this. `metadata` says which right, and on which queue."""
+
+
 class OutcomeUnknown(Rejected):
     """The server cannot say whether the call took effect; repeat it to find out."""
 
@@ -443,6 +466,8 @@ BY_REASON: dict[str, type[Rejected]] = {
     STALE_MAP: Unavailable,
     "WRONG_SHARD": Unavailable,
     "ETCD_UNAVAILABLE": Unavailable,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
     "INTERNAL": ServerError,
 }
@@ -456,6 +481,8 @@ _BY_STATUS: dict[str, type[Rejected]] = {
     "ABORTED": Conflict,
     "RESOURCE_EXHAUSTED": Overloaded,
     "UNAVAILABLE": Unavailable,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
     "INTERNAL": ServerError,
 }
 

@@ -6,10 +6,12 @@ the calls on tasks; `_sync_operators` has the others.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from holdfast.client._loop_thread import LoopThread
+from holdfast.client._short_calls import ShortCalls
 from holdfast.client._sync_operators import BlockingCalls
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.codec import Codec
@@ -32,6 +34,7 @@ from holdfast.client.models import (
     TaskUpdate,
     Updated,
 )
+from holdfast.client.tokens import Token
 
 
 class Client(BlockingCalls):
@@ -59,14 +62,18 @@ class Client(BlockingCalls):
         retry: bool = True,
         direct: bool = False,
         transport: str = "auto",
+        token: Token | None = None,
+        token_file: str | Path | None = None,
         codec: Codec | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port. Nothing is sent or started before the first call."""
         make = partial(
-            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, codec=codec
+            AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, token=token,
+            token_file=token_file, codec=codec,
         )  # fmt: skip
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)
+        self._short = ShortCalls(self._thread)
 
     @property
     def address(self) -> str:
@@ -83,22 +90,23 @@ class Client(BlockingCalls):
     def close(self) -> None:
         """Closes the connection and ends the thread. Calls that are still running end with `ClientClosed`."""
         self._thread.close()
+        self._short.close()
 
     # ------------------------------------------------------------------------------------------ producers
 
     def enqueue(self, task: NewTask, *, timeout_s: float | None = None) -> Accepted:
         """Hands over one task. When this returns, the task is durable."""
-        return self._thread.run(lambda calls: calls.enqueue(task, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.enqueue(task, timeout_s=timeout_s))
 
     def enqueue_many(self, tasks: Sequence[NewTask], *, timeout_s: float | None = None) -> list[Accepted | Rejected]:
         """Hands over many tasks in one call: by far the cheapest way, up to 1,000 tasks or 4 MiB at a time."""
-        return self._thread.run(lambda calls: calls.enqueue_many(tasks, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.enqueue_many(tasks, timeout_s=timeout_s))
 
     def enqueue_run(
         self, task: NewTask, payloads: Sequence[bytes], *, timeout_s: float | None = None
     ) -> list[Accepted | Rejected]:
         """Hands over one task for each payload, all else being as in `task`; see `AsyncClient.enqueue_run`."""
-        return self._thread.run(lambda calls: calls.enqueue_run(task, payloads, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.enqueue_run(task, payloads, timeout_s=timeout_s))
 
     # -------------------------------------------------------------------------------------------- workers
 
@@ -121,7 +129,9 @@ class Client(BlockingCalls):
         timeout_s: float | None = None,
     ) -> Claims:
         """Claims up to `max_tasks` tasks; see `AsyncClient.reserve`."""
-        return self._thread.run(
+        # An earlier call with this id may have gone the other way, and how often it was sent is known there.
+        run = self._short.run if claim_request_id is None else self._thread.run
+        return run(
             lambda calls: calls.reserve(
                 queues,
                 max_tasks=max_tasks,
@@ -149,13 +159,13 @@ class Client(BlockingCalls):
         timeout_s: float | None = None,
     ) -> Acked:
         """Finishes a task, and hands over its follow-ups together with that or not at all."""
-        return self._thread.run(
+        return self._short.run(
             lambda calls: calls.ack(claim, result=result, follow_ups=follow_ups, timeout_s=timeout_s)
         )
 
     def ack_many(self, items: Sequence[Claim | Ack], *, timeout_s: float | None = None) -> list[Acked | Rejected]:
         """Finishes many tasks: claims as they are, or an `Ack` where there is a result or a follow-up."""
-        return self._thread.run(lambda calls: calls.ack_many(items, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.ack_many(items, timeout_s=timeout_s))
 
     def fail(
         self,
@@ -168,7 +178,7 @@ class Client(BlockingCalls):
         timeout_s: float | None = None,
     ) -> Failed:
         """Reports a failed attempt; the answer says whether there will be another."""
-        return self._thread.run(
+        return self._short.run(
             lambda calls: calls.fail(
                 claim, error, retry_delay_ms=retry_delay_ms, retry_at_ms=retry_at_ms, dead=dead, timeout_s=timeout_s
             )
@@ -176,35 +186,35 @@ class Client(BlockingCalls):
 
     def fail_many(self, items: Sequence[Failure], *, timeout_s: float | None = None) -> list[Failed | Rejected]:
         """Reports many failed attempts."""
-        return self._thread.run(lambda calls: calls.fail_many(items, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.fail_many(items, timeout_s=timeout_s))
 
     def extend(self, claim: Claim, lease_ms: int, *, timeout_s: float | None = None) -> Extended:
         """Prolongs a lease; the answer says whether the task is to be cancelled."""
-        return self._thread.run(lambda calls: calls.extend(claim, lease_ms, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.extend(claim, lease_ms, timeout_s=timeout_s))
 
     def extend_many(self, items: Sequence[Extension], *, timeout_s: float | None = None) -> list[Extended | Rejected]:
         """Prolongs many leases."""
-        return self._thread.run(lambda calls: calls.extend_many(items, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.extend_many(items, timeout_s=timeout_s))
 
     def release(self, claim: Claim, *, delay_ms: int = 0, timeout_s: float | None = None) -> Released:
         """Hands a task back without spending an attempt: to its old place, or to wait for `delay_ms`."""
-        return self._thread.run(lambda calls: calls.release(claim, delay_ms=delay_ms, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.release(claim, delay_ms=delay_ms, timeout_s=timeout_s))
 
     def release_many(
         self, claims: Sequence[Claim], *, delay_ms: int = 0, timeout_s: float | None = None
     ) -> list[Released | Rejected]:
         """Hands many tasks back."""
-        return self._thread.run(lambda calls: calls.release_many(claims, delay_ms=delay_ms, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.release_many(claims, delay_ms=delay_ms, timeout_s=timeout_s))
 
     # ------------------------------------------------------------------------------------ looking and acting
 
     def cancel(self, task_id: str, *, timeout_s: float | None = None) -> Cancelled:
         """Cancels a task: a waiting one at once, a running one through its worker's next extend."""
-        return self._thread.run(lambda calls: calls.cancel(task_id, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.cancel(task_id, timeout_s=timeout_s))
 
     def cancel_many(self, task_ids: Sequence[str], *, timeout_s: float | None = None) -> list[Cancelled | Rejected]:
         """Cancels many tasks."""
-        return self._thread.run(lambda calls: calls.cancel_many(task_ids, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.cancel_many(task_ids, timeout_s=timeout_s))
 
     def update_task(
         self,
@@ -216,7 +226,7 @@ class Client(BlockingCalls):
         timeout_s: float | None = None,
     ) -> Updated:
         """Changes the priority of a waiting task, or when it may start; see `AsyncClient.update_task`."""
-        return self._thread.run(
+        return self._short.run(
             lambda calls: calls.update_task(
                 task_id, priority=priority, run_at_ms=run_at_ms, delay_ms=delay_ms, timeout_s=timeout_s
             )
@@ -224,11 +234,11 @@ class Client(BlockingCalls):
 
     def update_tasks(self, items: Sequence[TaskUpdate], *, timeout_s: float | None = None) -> list[Updated | Rejected]:
         """The same for many tasks."""
-        return self._thread.run(lambda calls: calls.update_tasks(items, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.update_tasks(items, timeout_s=timeout_s))
 
     def get_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """All that the server knows about a task; raises `NotFound` if it knows none."""
-        return self._thread.run(lambda calls: calls.get_task(task_id, timeout_s=timeout_s))
+        return self._short.run(lambda calls: calls.get_task(task_id, timeout_s=timeout_s))
 
     def wait_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """Returns when the task has finished; raises `ResultTimeout` when `timeout_s` is over; None waits for ever."""

@@ -48,9 +48,9 @@ class Service:
         return task
 
     @property
-    def is_busy(self) -> bool:
-        """Whether something is under way."""
-        return bool(self._tasks)
+    def under_way(self) -> int:
+        """How many works are."""
+        return len(self._tasks)
 
     def cancel(self) -> None:
         """Ends all soon, without waiting for that."""

@@ -46,6 +46,7 @@ _REFUSED = struct.Struct("<BH")
 
 FRAME_SPARE_BYTES = _CALL.size - _SIZE_BYTES + METADATA_BYTES_MAX  # what a frame may have beside its request
 _TIMEOUT_MS_MAX = 0xFFFFFFFF
+_ALL = 1 << 62  # more than there can be
 
 
 class BrokenFrameError(ValueError):
@@ -117,32 +118,37 @@ def decode_refusal(body: bytes) -> Refusal:
 class FrameReader:
     """Cuts what arrives into frames, however it arrives."""
 
-    __slots__ = ("_bytes_max", "_frame", "_kept_bytes", "_missing", "_parts", "_room", "_start", "is_between")
+    __slots__ = (
+        "_bytes_max", "_frame", "_kept_bytes", "_missing", "_parts", "_room", "_start", "has_more", "is_between",
+    )  # fmt: skip
 
     def __init__(self, bytes_max: int, room: Room) -> None:
         """`bytes_max`: of what follows the size of a frame; larger ones are passed over. `room`: for the pieces of
         frames that are not complete."""
         self._bytes_max = bytes_max
         self._room = room
-        self._start = b""  # of a frame, too little to tell what it is
+        self._start = b""  # of a frame, too little to tell what it is; or what has come and is not cut yet
         self._frame: Frame | None = None  # that is not complete: all but its body
         self._parts: list[bytes] | None = None  # of its body; None: it is passed over
         self._missing = 0  # bytes of its body
         self._kept_bytes = 0
         self.is_between = True  # nothing of a frame has come that is not complete
+        self.has_more = False  # something was left uncut
 
     def raise_limit(self, bytes_max: int) -> None:
         """Frames may be larger from now on."""
         self._bytes_max = bytes_max
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now. Raises BrokenFrameError."""
+    def feed(self, data: bytes, frames_max: int = _ALL) -> list[Frame]:
+        """The frames that are complete now. Raises BrokenFrameError. `frames_max`: the others stay as they came, which
+        is a tenth of what they take when they are cut, until this is called again, with more or with nothing."""
         frames: list[Frame] = []
         if self._start:
             data, self._start = self._start + data, b""
         offset = self._go_on(data, frames) if self._frame is not None else 0
         end = len(data)
-        while offset < end:
+        self.has_more = False
+        while offset < end and len(frames) < frames_max:
             left = end - offset
             if left >= _CALL.size:  # of what is no call, the last three mean nothing
                 size, kind, call, method, timeout_ms, metadata_bytes = _CALL.unpack_from(data, offset)
@@ -178,6 +184,8 @@ class FrameReader:
             self._missing = stop - body_at
             self._go_on(data[body_at:], frames)
             break
+        else:
+            self._start, self.has_more = data[offset:], offset < end
         self.is_between = self._frame is None and not self._start
         return frames
 
@@ -186,7 +194,7 @@ class FrameReader:
         self._room.give_back(self._kept_bytes)
         self._kept_bytes = 0
         self._parts, self._frame, self._start = None, None, b""
-        self.is_between = True
+        self.is_between, self.has_more = True, False
 
     def _go_on(self, data: bytes, frames: list[Frame]) -> int:
         """More of the body that is not complete; returns how much of the data that was."""

@@ -11,8 +11,8 @@ WINDOW_BYTES = 16 * 1024 * 1024  # of calls that are not answered, on one connec
 CALLS_MAX = 50_000  # likewise: a router has the waits of many workers on one connection
 
 
-def hello(expects: str, caller: str) -> bytes:
-    return encode(HELLO, 0, Hello(version=VERSION, expects=expects, caller=caller).SerializeToString())
+def hello(expects: str, caller: str, token: str = "") -> bytes:
+    return encode(HELLO, 0, Hello(version=VERSION, expects=expects, caller=caller, token=token).SerializeToString())
 
 
 def read_hello(body: bytes) -> Hello:

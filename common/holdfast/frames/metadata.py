@@ -6,12 +6,16 @@ from holdfast.frames.codec import METADATA_BYTES_MAX, BrokenFrameError
 
 Metadata = tuple[tuple[str, str], ...]
 
+PAIRS_MAX = 64  # a pair takes two bytes on the wire, and sixty in memory
+
 _END = b"\0"
 _REMEMBERED = 2048
 
 
 @lru_cache(_REMEMBERED)
 def encode_metadata(metadata: Metadata) -> bytes:
+    if len(metadata) > PAIRS_MAX:
+        raise ValueError(f"expected at most {PAIRS_MAX} pairs of metadata, but got {len(metadata)}")
     texts = [text for pair in metadata for text in pair]
     if any("\0" in text for text in texts):
         raise ValueError("expected metadata without NUL characters")
@@ -37,6 +41,8 @@ def decode_metadata(data: bytes) -> Metadata:
 
 
 def _decode(data: bytes) -> Metadata:
+    if data.count(_END) > 2 * PAIRS_MAX:
+        raise BrokenFrameError(f"more than {PAIRS_MAX} pairs of metadata")
     try:
         texts = data.decode().split("\0")
     except UnicodeDecodeError:

@@ -39,6 +39,10 @@ def specs_of(request: Any) -> Sequence[Any]:
 
 def place(tasks: Sequence[Any], route: Callable[[str], QueueRoute], pick: int) -> PlacedTasks:
     """Tasks of a queue that was never spread or pinned go to its home. Raises UnknownGenerationError."""
+    if len(tasks) == 1 and is_of_home(tasks[0].request_id[:HOME_BEGINNING]):
+        own = route(tasks[0].queue)
+        if not own.sets:
+            return PlacedTasks([own.home], {})
     routes = {queue: route(queue) for queue in {task.queue for task in tasks}}
     # How ids begin says enough, and there are few beginnings: this runs for every task of every call.
     beginnings = {task.request_id[:HOME_BEGINNING] for task in tasks}

@@ -99,21 +99,17 @@ def shard_for_task(route: QueueRoute, request_id: str, unique_key: str, limit_ke
     return shard_of_key(found[2], _set_of(route, int(found[1])))
 
 
-def shard_or_newest(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, pick: int) -> int:
-    """The same where any shard will do: a set that the map does not know is taken for the newest."""
+def owner_of_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, here: int) -> int:
+    """The shard of a task that a shard makes itself, e.g. a follow-up. It stays `here` if that is as good as any. A set
+    that the map does not know is taken for the newest."""
+    if not (request_id or unique_key or limit_key) and here in newest(route):
+        return here
     try:
-        return shard_for_task(route, request_id, unique_key, limit_key, pick)
+        return shard_for_task(route, request_id, unique_key, limit_key, here)
     except UnknownGenerationError:
         automatic = parse_automatic_key(request_id)
         assert automatic is not None
         return shard_of_key(automatic.call_key, newest(route))
-
-
-def owner_of_task(route: QueueRoute, request_id: str, unique_key: str, limit_key: str, here: int) -> int:
-    """The shard of a task that a shard makes itself, e.g. a follow-up. It stays `here` if that is as good as any."""
-    if not (request_id or unique_key or limit_key) and here in newest(route):
-        return here
-    return shard_or_newest(route, request_id, unique_key, limit_key, here)
 
 
 def is_of_home(request_id: str) -> bool:

@@ -6,6 +6,7 @@ joined by itself.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -89,7 +90,16 @@ def split_request(request: Any, parts: Mapping[int, Part]) -> dict[int, Any]:
         for field, positions in part.items():
             items = getattr(request, field)
             getattr(own, field).extend([items[index] for index in positions])
+        if "runs" in part:
+            _count_behind(own.runs, part.get("tasks", ()))
     return requests
+
+
+def _count_behind(runs: Iterable[Any], positions: Sequence[int]) -> None:
+    """Each says how many of the request's tasks come before it: so many of those in these positions do."""
+    for run in runs:
+        if run.HasField("behind"):
+            run.behind = bisect_left(positions, run.behind)
 
 
 def join_parts(kind: Any, parts: Sequence[tuple[Part, Any]]) -> Any:

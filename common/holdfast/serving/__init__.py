@@ -6,6 +6,9 @@ call_server.py    a server of calls, over both transports; served.py: what it an
 grpc_server.py    over gRPC, with bounds; intake.py: how far bodies of calls are let in; part: health.py
 frame_server.py   over frames
 request_limits.py what one request may be; part: scanner.py                       (pure)
+authentication.py who calls; parts: jwts.py, router_word.py (for whom a router calls)
+authorization.py  whether a call is allowed; part: requested.py (what it is about)
+access_rules.py   the rules that a server goes by at the moment
 refusals.py       why a call is refused; statuses.py: the same as gRPC says it
 ops.py            the port for probes and metrics; part: scrapes.py
 metrics.py        what servers count in the same way

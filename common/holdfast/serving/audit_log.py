@@ -10,7 +10,16 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.audit.chain import BEGINNING, BrokenChainError, Entry, file_name, first_number, line_of, read_line
+from holdfast.audit.chain import (
+    BEGINNING,
+    TEXT_CHARS_MAX,
+    BrokenChainError,
+    Entry,
+    file_name,
+    first_number,
+    line_of,
+    read_line,
+)
 from holdfast.serving.logs import get_logger
 
 WAITING_MAX = 10_000
@@ -44,6 +53,7 @@ class AuditLog:
         self._thread.start()
 
     def note(self, who: str, where: str, what: str, on: str, result: str) -> None:
+        on = on[: TEXT_CHARS_MAX + 1]  # nothing longer waits; that it is cut is said where it is written
         try:
             self._waiting.put_nowait((int(time.time() * 1000), who, where, what, on, result))
         except queue.Full:

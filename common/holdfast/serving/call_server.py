@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.serving.audited import Audit, audited
+from holdfast.serving.audited import OpenAudit, audited
 from holdfast.serving.frame_server import FrameServer
 from holdfast.serving.grpc_server import GrpcServer, ServerLimits
 from holdfast.serving.intake import Intake
@@ -29,7 +29,7 @@ class CallServer:
         readiness: Callable[[], tuple[bool, str]],
         refuse: Refuse,
         frames_at: FramesAt | None,
-        audit: Audit | None = None,
+        audit: OpenAudit | None = None,
     ) -> None:
         """`frames_at`: None for no frames. `audit`: None notes nothing, and costs nothing."""
         self._audit = audit

@@ -8,7 +8,6 @@ import asyncio
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from holdfast.serving.intake import Intake
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ports import PortError
 from holdfast.serving.refusals import BATCH_TOO_LARGE, RefusedError, forget_frames, overloaded, shutting_down
-from holdfast.serving.served import Refuse, Served
+from holdfast.serving.served import ConnectionCredentials, Refuse, Served
 
 POLL_SECONDS = 2.0
 SILENT_SECONDS = 20.0  # of a caller that waits for answers, before it is asked whether it is there
@@ -141,7 +140,7 @@ class _Call:
     """A call under way, as those who answer it see it."""
 
     __slots__ = (
-        "_answered", "_connection", "_deadline_s", "_is_cancelled", "_metadata", "_started_s",
+        "_answered", "_cancel", "_connection", "_deadline_s", "_is_cancelled", "_metadata", "_started_s",
         "_waits_for", "is_done", "number", "served", "size",
     )  # fmt: skip
 
@@ -154,7 +153,8 @@ class _Call:
         self._deadline_s = self._started_s + timeout_ms / 1000 if timeout_ms else None
         self.is_done = False
         self._is_cancelled = False
-        self._answered: Coroutine[Any, Any, Any] | None = None  # what makes the answer
+        self._answered: Coroutine[Any, Any, Any] | None = None  # what makes the answer, if it is a coroutine
+        self._cancel: Callable[[], object] | None = None  # ends whatever else makes it
         self._waits_for: asyncio.Future[Any] | None = None
         self.number = number
         self.served = served
@@ -162,6 +162,10 @@ class _Call:
 
     def invocation_metadata(self) -> Metadata:
         return self._metadata
+
+    @property
+    def connection_credentials(self) -> ConnectionCredentials:
+        return self._connection.credentials
 
     def peer(self) -> str:
         """From which address it came."""
@@ -179,13 +183,35 @@ class _Call:
     def cancel(self) -> None:
         """The caller waits no longer."""
         self.is_done = True
-        # What has come to its end already goes on in a moment, and hears of it then.
-        self._is_cancelled = self._waits_for is None or not self._waits_for.cancel()
+        if self._cancel is not None:
+            self._cancel()
+        else:
+            # What has come to its end already goes on in a moment, and hears of it then.
+            self._is_cancelled = self._waits_for is None or not self._waits_for.cancel()
 
-    def begin(self, answered: Coroutine[Any, Any, Any]) -> None:
+    def begin(self, answered: Coroutine[Any, Any, Any], *, in_task: bool) -> None:
         """It is answered before this ends, if nothing has to be waited for."""
-        self._answered = answered if self.served.is_driven else _in_task(answered)
+        self._metadata = ()  # it was looked at, and the call may wait for long
+        self._cancel = None
+        self._is_cancelled = self.is_done
+        self._answered = _in_task(answered) if in_task else answered
         self._go_on()
+
+    # Of those that are completed by whoever carries them out.
+
+    def on_cancel(self, cancel: Callable[[], object]) -> None:
+        self._cancel = cancel
+
+    def complete(self, response: bytes) -> None:
+        was_cancelled = self.is_done
+        self._connection.answer(self, response)
+        self.end("CANCELLED" if was_cancelled else "OK")
+
+    def refuse(self, error: Exception) -> None:
+        self.end(self._connection.refuse(self, error))
+
+    def drop(self) -> None:
+        self.end("CANCELLED")
 
     def _go_on(self, _ended: object = None) -> None:
         """As tasks do it, until the answer is there or something has to be waited for."""
@@ -237,10 +263,10 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # Until it has said hello, little is read of it.
         self._reader = FrameReader(codec.HELLO_BYTES_MAX, server.intake)
-        self._frames: deque[Frame] = deque()  # that came with others, and are for the next iterations of the loop
         self._calls: dict[int, _Call] = {}  # that the caller waits for
         self._unanswered_bytes = 0  # of these
         self._has_said_hello = False
+        self.credentials = ConnectionCredentials()
         self.peer = ""
         self._has_ended = False
         self._outgoing: list[bytes] = []
@@ -267,7 +293,6 @@ class _Connection(asyncio.Protocol):
         self._transport = None
         self._server.left(self)
         self._reader.drop()
-        self._frames.clear()
         self._cancel_all()
 
     def pause_writing(self) -> None:
@@ -282,25 +307,25 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_s = time.monotonic()
         self._was_pinged = False
-        try:
-            frames = self._reader.feed(data)
-        except BrokenFrameError as error:
-            self.end(f"Expected a frame, but got {error}.")
-            return
-        if self._reader.is_between:
-            self.receiving_since_s = None
-        elif frames or self.receiving_since_s is None:
-            self.receiving_since_s = self._heard_s
-        if frames:
-            self._frames.extend(frames)
-            self._take_some()
+        self._take_some(data)
 
-    def _take_some(self) -> None:
-        """A connection that sent very many calls at once does not keep the others waiting for all of them."""
-        frames = self._frames
+    def _take_more(self) -> None:
+        """Of what has come already: so far nobody listened."""
+        if not self._has_ended:
+            self._heard_s = time.monotonic()
+            self._take_some(b"")
+
+    def _take_some(self, data: bytes) -> None:
+        """A connection that sent very many calls at once does not keep the others waiting for all of them. They stay
+        as they came until it is their turn."""
+        reader = self._reader
         try:
-            for _ in range(min(CALLS_AT_ONCE, len(frames))):
-                frame = frames.popleft()
+            frames = reader.feed(data, CALLS_AT_ONCE)
+            if reader.is_between or reader.has_more:
+                self.receiving_since_s = None
+            elif frames or self.receiving_since_s is None:
+                self.receiving_since_s = self._heard_s
+            for frame in frames:
                 if frame.kind == codec.CALL and self._has_said_hello:
                     self._begin(frame)
                 else:
@@ -310,9 +335,9 @@ class _Connection(asyncio.Protocol):
         except BrokenFrameError as error:
             self.end(f"Expected a frame, but got {error}.")
             return
-        if frames:
-            self._loop.call_soon(self._take_some)
-        if frames or self._is_paused:
+        if reader.has_more:
+            self._loop.call_soon(self._take_more)
+        if reader.has_more or self._is_paused:
             self._read_or_not()
 
     def _read_or_not(self) -> None:
@@ -320,7 +345,7 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._frames or self.unread_since_s is not None:
+        if self._reader.has_more or self.unread_since_s is not None:
             transport.pause_reading()
             self._is_paused = True
         elif self._is_paused:
@@ -352,9 +377,19 @@ class _Connection(asyncio.Protocol):
             self.end(reason)
             return
         self._has_said_hello = True
+        self.credentials = ConnectionCredentials(greeting.token, self._certificate_names())
         bytes_max = server.limits.message_bytes_max
         self._reader.raise_limit(bytes_max + codec.FRAME_SPARE_BYTES)
         self._send(welcome(greeting, server.name(), server.paths, bytes_max))
+
+    def _certificate_names(self) -> tuple[str, ...]:
+        """Of a client's certificate that TLS has checked."""
+        found = None if self._transport is None else self._transport.get_extra_info("peercert")
+        if not found:
+            return ()
+        names = [value for _, value in found.get("subjectAltName", ())]
+        names += [value for part in found.get("subject", ()) for kind, value in part if kind == "commonName"]
+        return tuple(dict.fromkeys(names))
 
     def _begin(self, frame: Frame) -> None:
         server = self._server
@@ -380,7 +415,7 @@ class _Connection(asyncio.Protocol):
                 raise shutting_down()
             if len(server.calls) > server.limits.calls_max:
                 raise overloaded("calls under way", server.limits.calls_max)
-            answer = served.begin(call)
+            answer = served.begin_framed(call)
             if was_too_large:
                 raise _too_large(served)
             if body is None or not has_room:
@@ -390,7 +425,8 @@ class _Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - as of those that have begun
             call.end(self.refuse(call, error))
             return
-        call.begin(answered)
+        if answered is not None:
+            call.begin(answered, in_task=not served.is_driven)
 
     # --- what leaves --------------------------------------------------------------------------------------------
 
@@ -497,7 +533,6 @@ class _Connection(asyncio.Protocol):
         _log.info("frames_refused", reason=reason)  # a caller chooses how often
         if self._transport is not None:
             self._send(codec.encode_refusal(0, _INVALID, reason, kind=codec.END))
-        self._frames.clear()
         self.close()
 
 

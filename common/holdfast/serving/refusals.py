@@ -46,6 +46,8 @@ PLAN_UNDER_WAY = "PLAN_UNDER_WAY"
 ETCD_UNAVAILABLE = "ETCD_UNAVAILABLE"
 CONFLICT = "CONFLICT"
 INTERNAL = "INTERNAL"
+UNAUTHENTICATED = "UNAUTHENTICATED"
+PERMISSION_DENIED = "PERMISSION_DENIED"
 
 
 @dataclass(eq=False)
@@ -330,6 +332,22 @@ def etcd_unavailable(sentence: str) -> RefusedError:
 def conflict(what: str) -> RefusedError:
     return RefusedError(
         CONFLICT, f"Somebody else changed {what} at the same time; look at it and ask again.", retry_after_ms=100
+    )
+
+
+def unauthenticated(sentence: str, *, retry_after_ms: int = 0) -> RefusedError:
+    """Nobody knows who calls."""
+    return RefusedError(UNAUTHENTICATED, sentence, retry_after_ms=retry_after_ms)
+
+
+def permission_denied(who: str, right: str, what: str, *, field: str = "", queue: str = "") -> RefusedError:
+    """The caller is known, and has no role for this. The same whether or not there is such a thing."""
+    return RefusedError(
+        PERMISSION_DENIED,
+        f"Expected the right to {right} {what}, but {who} has no role that allows it; an administrator can grant one "
+        "(`holdfast access grant`).",
+        field=field,
+        metadata={"right": right, "queue": queue},
     )
 
 

@@ -33,6 +33,7 @@ _REPEATED_MAX = {
     "EnqueueRequest.tasks": ITEMS_MAX,
     "EnqueueRequest.runs": ITEMS_MAX,
     "TaskRun.payloads": ITEMS_MAX,
+    "TaskRun.request_ids": ITEMS_MAX,
     "TaskSpec.headers": HEADERS_MAX,
     "RetryPolicy.non_retryable": NON_RETRYABLE_MAX,
     "ReserveRequest.queues": QUEUES_PER_RESERVE_MAX,
@@ -70,7 +71,7 @@ _REPEATED_MAX = {
 # How many items all lists of a message have together: no more than one of them alone may have.
 _TOGETHER_MAX = {"EnqueueRequest": ITEMS_MAX, "AckRequest": ITEMS_MAX}
 # How often what is repeated inside of what is repeated may be there, in a whole request.
-_TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX, "TaskRun.payloads": ITEMS_MAX}
+_TOTAL_MAX = {"AckItem.follow_ups": ITEMS_MAX, "TaskRun.payloads": ITEMS_MAX, "TaskRun.request_ids": ITEMS_MAX}
 _NUMBER_BYTES = {  # all others are varints
     **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), 8),
     **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 4),
@@ -91,6 +92,7 @@ _BYTES_MAX = {
     "Allocate": 1024 * _KIB,
     "SetQueue": 512 * _KIB,
     "StartPlan": 1024 * _KIB,
+    "SetAccess": 576 * _KIB,
 }
 # In bodies up to this size, what is inside the items takes the parser less than 30 ms, and nobody looks. For tasks, in
 # which no message is repeated but the entries of a map, it takes less.

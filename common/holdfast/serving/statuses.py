@@ -40,6 +40,8 @@ _CODES = {
     refusals.ETCD_UNAVAILABLE: "UNAVAILABLE",
     refusals.CONFLICT: "ABORTED",
     refusals.INTERNAL: "INTERNAL",
+    refusals.UNAUTHENTICATED: "UNAUTHENTICATED",
+    refusals.PERMISSION_DENIED: "PERMISSION_DENIED",
     # Of the machine, which this does not know.
     "TASK_NOT_FOUND": "NOT_FOUND",
     "NOT_DEAD": "FAILED_PRECONDITION",

@@ -24,10 +24,21 @@ _LOST = "The connection was lost."
 _CLOSED = "The connection was closed."
 _LEAVING = "The server takes no more calls over this connection."
 WRITE_BYTES_MAX = 4 * 1024 * 1024  # that the server has not read: nothing more is sent until it reads
+# Calls up to this size do not wait behind larger ones: those bring tasks, and nobody loses a claim because they wait.
+SMALL_BYTES = 64 * 1024
+_LARGE_SHARE = 0.75  # of the window, for larger ones
 
 
 class NoFramesError(Exception):
     """There is no connection of frames to be had at an address."""
+
+
+class FramesAddress(NamedTuple):
+    """Where a server has its frames."""
+
+    host: str
+    port: int
+    server: str  # who must be there
 
 
 class AllRoom:
@@ -108,10 +119,11 @@ class _Request(NamedTuple):
 class FrameLink(asyncio.Protocol):
     """A connection to one server."""
 
-    def __init__(self, expects: str, caller: str, message_bytes_max: int, keepalive_s: float) -> None:
-        """`expects`: who the server must be."""
+    def __init__(self, expects: str, caller: str, message_bytes_max: int, keepalive_s: float, token: str = "") -> None:
+        """`expects`: who the server must be. `token`: who calls over it."""
         self._expects = expects
         self._caller = caller
+        self.token = token
         self._message_bytes_max = message_bytes_max
         self._keepalive_s = keepalive_s
         self.loop = asyncio.get_running_loop()
@@ -119,12 +131,13 @@ class FrameLink(asyncio.Protocol):
         self._reader = FrameReader(message_bytes_max + codec.FRAME_SPARE_BYTES, AllRoom())
         self._methods: dict[str, int] = {}
         self._calls: dict[int, FrameCall] = {}  # that were sent
-        self._queue: dict[FrameCall, _Request] = {}  # behind a full window, the oldest first
-        self._window_bytes = self._calls_max = 0
+        self._large: dict[FrameCall, _Request] = {}  # behind a full window, the oldest first
+        self._small: dict[FrameCall, _Request] = {}
+        self._window_bytes = self._calls_max = self._large_bytes_max = 0
         self._unanswered_bytes = 0
+        self._large_bytes = 0  # of these, of large calls
         self.number = 0
         self._outgoing: list[bytes] = []
-        self._gathers = True  # what is sent in one iteration of the loop, to write it together
         self._deadlines = EarliestTimer(self.loop, time.monotonic, self._end_overdue)
         self._is_paused = False  # the server does not read
         self.used_s = self.opened_s = time.monotonic()
@@ -137,7 +150,7 @@ class FrameLink(asyncio.Protocol):
 
     @property
     def calls_under_way(self) -> int:
-        return len(self._calls) + len(self._queue)
+        return len(self._calls) + len(self._large) + len(self._small)
 
     def takes(self, path: str) -> bool:
         return self.is_open and path in self._methods
@@ -152,8 +165,9 @@ class FrameLink(asyncio.Protocol):
             too_large = f"Sent message larger than max ({size} vs. {self._message_bytes_max})"
             call.end(CallFailedError("RESOURCE_EXHAUSTED", too_large))
             return call
-        if self._queue or not self._has_room(size):
-            self._queue[call] = _Request(self._methods[path], data, metadata)
+        queue = self._small if size <= SMALL_BYTES else self._large
+        if queue or not self._has_room(size):
+            queue[call] = _Request(self._methods[path], data, metadata)
         else:
             self._send_call(call, self._methods[path], data, metadata, now_s)
         if call.ends_s < self._deadlines.at_s:
@@ -163,9 +177,11 @@ class FrameLink(asyncio.Protocol):
     def give_up(self, call: FrameCall) -> None:
         """Nobody waits for its answer any more."""
         if call.is_unsent:
-            self._queue.pop(call, None)
+            self._large.pop(call, None)
+            self._small.pop(call, None)
+            self._send_queued()  # those that it kept waiting
         elif self._calls.pop(call.number, None) is not None:
-            self._unanswered_bytes -= call.size
+            self._leave_window(call)
             self._send((codec.encode(codec.CANCEL, call.number),))
             self._send_queued()
         self._leave_if_done()
@@ -180,15 +196,34 @@ class FrameLink(asyncio.Protocol):
         if self._is_paused:
             return False
         calls = len(self._calls)
-        return not calls or (self._unanswered_bytes + size <= self._window_bytes and calls < self._calls_max)
+        if not calls:
+            return True
+        if self._unanswered_bytes + size > self._window_bytes or calls >= self._calls_max:
+            return False
+        if size > SMALL_BYTES:
+            return not self._large_bytes or self._large_bytes + size <= self._large_bytes_max
+        return not self._large or self._has_room_beside_large(size)
+
+    def _has_room_beside_large(self, size: int) -> bool:
+        """Small ones have a part of the window while large ones wait. One that takes more than the rest waits until
+        there is no other call, and so does everybody."""
+        small_bytes = self._unanswered_bytes - self._large_bytes + size
+        first = next(iter(self._large))
+        return first.size <= self._large_bytes_max and small_bytes <= self._window_bytes - self._large_bytes_max
+
+    def _leave_window(self, call: FrameCall) -> None:
+        self._unanswered_bytes -= call.size
+        if call.size > SMALL_BYTES:
+            self._large_bytes -= call.size
 
     def _send_queued(self) -> None:
-        while self._queue:
-            call, request = next(iter(self._queue.items()))
-            if not self._has_room(call.size):
-                return
-            del self._queue[call]
-            self._send_call(call, *request, time.monotonic())
+        for queue in (self._large, self._small):
+            while queue:
+                call, request = next(iter(queue.items()))
+                if not self._has_room(call.size):
+                    break
+                del queue[call]
+                self._send_call(call, *request, time.monotonic())
 
     def _send_call(self, call: FrameCall, method: int, data: bytes, metadata: Metadata | None, now_s: float) -> None:
         self.used_s = now_s
@@ -202,15 +237,14 @@ class FrameLink(asyncio.Protocol):
         self.number = call.number = number
         self._calls[number] = call
         self._unanswered_bytes += call.size
+        if call.size > SMALL_BYTES:
+            self._large_bytes += call.size
         extra = encode_metadata(metadata) if metadata else b""
         timeout_ms = int((call.ends_s - now_s) * 1000)
         self._send((codec.encode_call(number, method, timeout_ms if timeout_ms > 0 else 1, extra, call.size), data))
 
     def _send(self, parts: tuple[bytes, ...]) -> None:
-        """With all else that is sent in this iteration of the loop."""
-        if not self._gathers and self._transport is not None:
-            self._transport.writelines(parts)
-            return
+        """With all else that is sent in this iteration of the loop. A list is cheaper than uvloop's buffers."""
         if not self._outgoing:
             self.loop.call_soon(self._flush)
         self._outgoing += parts
@@ -221,17 +255,19 @@ class FrameLink(asyncio.Protocol):
             self._transport.writelines(outgoing)
 
     def _end_overdue(self, now_s: float) -> float:
-        for call in [call for call in (*self._calls.values(), *self._queue) if call.ends_s <= now_s]:
+        for call in [call for call in self._all_calls() if call.ends_s <= now_s]:
             call.give_up(CallFailedError("DEADLINE_EXCEEDED", "There was no answer in time."))
-        return min((call.ends_s for call in (*self._calls.values(), *self._queue)), default=math.inf)
+        return min((call.ends_s for call in self._all_calls()), default=math.inf)
+
+    def _all_calls(self) -> tuple[FrameCall, ...]:
+        return *self._calls.values(), *self._large, *self._small
 
     # --- the transport ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop have its methods, and not its type
-        self._gathers = isinstance(transport, asyncio.Transport)  # those of uvloop do so by themselves
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
-        self._transport.write(hello(self._expects, self._caller))
+        self._transport.write(hello(self._expects, self._caller, self.token))
 
     async def welcomed(self, timeout_s: float = HANDSHAKE_SECONDS) -> None:
         """Raises NoFramesError."""
@@ -265,12 +301,12 @@ class FrameLink(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == codec.ANSWER or frame.kind == codec.REFUSAL:
-            result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else _failure_of(frame)
+            result = frame.body if frame.kind == codec.ANSWER and frame.body is not None else failure_of(frame)
             call = self._calls.pop(frame.call, None)
             if call is not None:  # otherwise it was given up
-                self._unanswered_bytes -= call.size
+                self._leave_window(call)
                 call.end(result)
-                if self._queue:
+                if self._large or self._small:
                     self._send_queued()
                 if not self.is_open:
                     self._leave_if_done()
@@ -279,7 +315,7 @@ class FrameLink(asyncio.Protocol):
         elif frame.kind == codec.PING and len(frame.body or b"") <= codec.PING_BYTES_MAX:
             self._send((codec.encode(codec.PONG, frame.call, frame.body or b""),))
         elif frame.kind == codec.GOODBYE:
-            self._say_goodbye()
+            self.leave()
         elif frame.kind == codec.END:
             self._lose(decode_refusal(frame.body or b"").message)
         elif frame.kind != codec.PONG:
@@ -291,15 +327,17 @@ class FrameLink(asyncio.Protocol):
         answer = read_welcome(body, self._expects)
         self._methods = {path: number for number, path in enumerate(answer.methods)}
         self._window_bytes, self._calls_max = answer.window_bytes, answer.calls_max
+        self._large_bytes_max = int(answer.window_bytes * _LARGE_SHARE)
         self.is_open = True
         self._welcomed.set_result(None)
 
     # --- its end ------------------------------------------------------------------------------------------------
 
-    def _say_goodbye(self) -> None:
-        """The server takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
+    def leave(self) -> None:
+        """It takes no new calls: what was not sent can go elsewhere, what was sent is answered."""
         self.is_open = False
-        queued, self._queue = self._queue, {}
+        queued = (*self._large, *self._small)
+        self._large, self._small = {}, {}
         for call in queued:
             call.end(CallFailedError("UNAVAILABLE", _LEAVING, was_connected=False))
         self._leave_if_done()
@@ -345,9 +383,9 @@ class FrameLink(asyncio.Protocol):
         if not self._welcomed.done():
             self._welcomed.set_exception(NoFramesError(why))
             self._welcomed.exception()
-        calls, self._calls = self._calls, {}
-        queued, self._queue = self._queue, {}
-        for call in (*calls.values(), *queued):
+        calls = self._all_calls()
+        self._calls, self._large, self._small = {}, {}, {}
+        for call in calls:
             call.end(_lost(why, was_connected=not call.is_unsent))
 
 
@@ -357,7 +395,8 @@ def _lost(why: str, *, was_connected: bool) -> CallFailedError:
     return CallFailedError("UNAVAILABLE", why, was_connected=was_connected)
 
 
-def _failure_of(frame: Frame) -> CallFailedError:
+def failure_of(frame: Frame) -> CallFailedError:
+    """Of a call whose answer is none, or is larger than its caller takes."""
     if frame.body is None:
         return CallFailedError("RESOURCE_EXHAUSTED", "Received message larger than max")
     refused = decode_refusal(frame.body)

@@ -72,6 +72,9 @@ class MemoryNetwork:
         self._run(report())
         return call
 
+    def frames_at(self, _address: str) -> None:
+        """It has none."""
+
     def is_connected(self, address: str) -> bool:
         return address in self._servers and address not in self._gone
 

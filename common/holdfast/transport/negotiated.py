@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 from typing import Literal
 
 from holdfast.common.backoff import Backoff
-from holdfast.common.metadata import FRAMES_KEY
+from holdfast.common.metadata import AUTHORIZATION_KEY, FRAMES_KEY
 from holdfast.common.service import Service
 from holdfast.transport.channels import Metadata, OutgoingCall
-from holdfast.transport.frame_channels import FrameCall, FrameLink, NoFramesError, OnEnd, connect
+from holdfast.transport.frame_channels import FrameCall, FrameLink, FramesAddress, NoFramesError, OnEnd, connect
 from holdfast.transport.grpc_channels import UNUSED_S, GrpcChannels
 
 BACKOFF = Backoff(first_s=1.0, max_s=60.0)
@@ -36,12 +36,14 @@ class ServerFrames:
         self.failures = 0
         self.not_before_s = 0.0
         self.was_reported = False
+        self.at: FramesAddress | None = None  # where a connection could be made
 
     @property
     def is_open(self) -> bool:
         return self.link is not None and self.link.is_open
 
     def failed(self) -> None:
+        self.at = None
         self.failures += 1
         self.not_before_s = time.monotonic() + BACKOFF.longest_s(self.failures)
 
@@ -62,10 +64,10 @@ class NegotiatedChannels:
 
     def __init__(
         self, *, message_bytes_max: int, keepalive_s: int, connects_first: bool, transport: Transport = "auto",
-        caller: str = "", check: Callable[[], None] = lambda: None,
+        caller: str = "", check: Callable[[], None] = lambda: None, token: Callable[[], str] | None = None,
     ) -> None:  # fmt: skip
-        """`transport`: `grpc` for gRPC alone. `caller`: who this is, for people who read a server's log; the others as
-        of `GrpcChannels`."""
+        """`transport`: `grpc` for gRPC alone. `caller`: who this is, for people who read a server's log. `token`: what
+        calls go with at the moment; a connection is another one's when it changes. The others as of `GrpcChannels`."""
         self._grpc = GrpcChannels(
             message_bytes_max=message_bytes_max, keepalive_s=keepalive_s, connects_first=connects_first, check=check
         )
@@ -74,6 +76,7 @@ class NegotiatedChannels:
         self._uses_frames = transport == "auto"
         self._caller = caller
         self._check = check
+        self._token = token
         self.frames: dict[str, ServerFrames] = {}  # by address
         self._leaving: set[FrameLink] = set()  # that take no more calls, and have some under way
         self._is_closed = False
@@ -96,6 +99,8 @@ class NegotiatedChannels:
         if link is not None and link.takes(path):
             self._check()
             return link.call(path, data, metadata, timeout_s)
+        if self._token is not None:
+            metadata = (*(metadata or ()), (AUTHORIZATION_KEY, f"Bearer {self._token()}"))
         if not self.asks(address):
             return self._grpc.call(address, path, data, metadata, timeout_s)
         return self._grpc.call(
@@ -118,6 +123,11 @@ class NegotiatedChannels:
         self._check()
         return link.call(path, data, metadata, timeout_s, on_end)
 
+    def frames_at(self, address: str) -> FramesAddress | None:
+        """For a connection of the caller's own; None if none could be made to it lately."""
+        frames = self.frames.get(address)
+        return None if frames is None else frames.at
+
     def is_connected(self, address: str) -> bool:
         return self.link(address) is not None or self._grpc.is_connected(address)
 
@@ -131,12 +141,13 @@ class NegotiatedChannels:
         await self._grpc.keep(addresses)
 
     async def close_unused(self, now_s: float) -> None:
-        """Those that carried nothing for a while. The channel beside frames that are in use goes by itself."""
+        """Those that carried nothing for a while. The channel beside frames that are in use goes by itself. How often
+        there were none to be had is known for longer than until the next try: its pause grows with that."""
         self._keep_links(
             [
                 address
                 for address, frames in self.frames.items()
-                if now_s < frames.not_before_s or (frames.link and now_s - frames.link.used_s <= UNUSED_S)
+                if now_s <= max(frames.not_before_s, frames.link.used_s if frames.link else 0.0) + UNUSED_S
             ]
         )
         await self._grpc.close_unused(now_s)
@@ -166,7 +177,14 @@ class NegotiatedChannels:
         """One that takes calls."""
         frames = self.frames.get(address)
         link = None if frames is None else frames.link
-        return link if link is not None and link.is_open else None
+        if link is None or not link.is_open:
+            return None
+        if self._token is not None and link.token != self._token():
+            link.leave()  # what is under way ends there; the next call brings the other token
+            self._leaving.add(link)
+            self.frames[address] = ServerFrames()
+            return None
+        return link
 
     def asks(self, address: str) -> bool:
         if not self._uses_frames:
@@ -190,9 +208,10 @@ class NegotiatedChannels:
 
     async def _connect(self, address: str, frames: ServerFrames, port: int, name: str) -> None:
         host = address.rpartition(":")[0].strip("[]")
+        token = "" if self._token is None else self._token()
         try:
             link = await connect(
-                host, port, lambda: FrameLink(name, self._caller, self._message_bytes_max, self._keepalive_s)
+                host, port, lambda: FrameLink(name, self._caller, self._message_bytes_max, self._keepalive_s, token)
             )
         except NoFramesError as error:
             frames.failed()
@@ -203,6 +222,7 @@ class NegotiatedChannels:
             if frames.link is not None and frames.link.ended_s is None:
                 self._leaving = {link for link in self._leaving if link.ended_s is None} | {frames.link}
             frames.link = link
+            frames.at = FramesAddress(host, port, name)
             frames.was_reported = False
         finally:
             frames.is_connecting = False

@@ -35,7 +35,7 @@ from holdfast.routing.patience import (
     UnhealthyShards,
     UsualTimes,
 )
-from holdfast.routing.reserve_calls import FailureMeaning, ReserveCall, shards_in_turn
+from holdfast.routing.reserve_calls import FailureMeaning, Places, ReserveCall, shards_in_turn
 
 # What is left of the caller's time when its wait is ended for it, so that the answer arrives.
 MARGIN_S = 0.05
@@ -44,8 +44,15 @@ MARGIN_S = 0.05
 class ShardsCall(ReserveCall):
     """With what the shards are asked."""
 
-    def __init__(self, request: pb.ReserveRequest | pb.AwaitTasksRequest, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self, request: pb.ReserveRequest | pb.AwaitTasksRequest, places: Places, ends_s: float,
+        deadline_s: float = float("inf"), *, attempt: int,
+    ) -> None:  # fmt: skip
+        """`attempt`: from the second on, an earlier one may have claimed, at any shard."""
+        super().__init__(
+            places, ends_s, deadline_s, is_repeated=attempt > 1, has_id=bool(request.claim_request_id),
+            settles_later=isinstance(request, pb.ReserveRequest) and request.settles_later,
+        )  # fmt: skip
         self.request = request
         self.asked = _poll_request(request) if isinstance(request, pb.ReserveRequest) else request
 

@@ -34,6 +34,9 @@ class ClusterSettings(ServerSettings):
     etcd_authority: Path | None = Field(None, description="PEM file with who signs etcd's certificate: TLS to etcd")
     etcd_certificate: Path | None = Field(None, description="PEM file with this server's certificate for etcd")
     etcd_key: Path | None = Field(None, description="PEM file with the key of etcd_certificate")
+    router_secret_file: Path | None = Field(
+        None, description="file with a secret that routers, rebalancers and brokers share: they say with it who calls"
+    )
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
@@ -63,6 +66,22 @@ class ClusterSettings(ServerSettings):
     @property
     def etcd_addresses(self) -> list[str]:
         return [endpoint.strip() for endpoint in (self.etcd_endpoints or "").split(",") if endpoint.strip()]
+
+
+class AccessSettings(ClusterSettings):
+    """Of servers that let callers in."""
+
+    access_file: Path | None = Field(
+        None, description="TOML or JSON file of who may do what; counts unless the map of the cluster says it"
+    )
+    access: Literal["auto", "required"] = Field(
+        "auto", description="required: without rules, in the map or a file, nobody is let in"
+    )
+
+    @property
+    def asks_who_calls(self) -> bool:
+        """Whether it is certain that callers are asked who they are, whatever the map says."""
+        return self.access_file is not None or self.access == "required"
 
 
 class MapSettings(ClusterSettings):

@@ -9,6 +9,7 @@ from holdfast.rebalancer.config import ConfigError, RebalancerConfig, load_confi
 from holdfast.rebalancer.server import Rebalancer
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
+from holdfast.serving.router_word import RouterSecretError
 from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, refuse, refuse_configuration
 
 _log = get_logger(__name__)
@@ -30,7 +31,7 @@ async def _serve(config: RebalancerConfig, *, dry_run: bool, as_json: bool) -> i
     try:
         rebalancer = Rebalancer(config, dry_run=dry_run)
         await rebalancer.start()
-    except (OpsServerError, EtcdRefusedError) as error:
+    except (OpsServerError, EtcdRefusedError, RouterSecretError) as error:
         return refuse("CANNOT_START", f"holdfast rebalance --watch cannot start: {error}", EXIT_FAILED, as_json=as_json)
     _log.info("configured", **config.describe())
     _log.info(

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 
+from holdfast.access.identities import Identity
 from holdfast.cluster.admin.node_answers import NodeAnswers
 from holdfast.cluster.admin.node_calls import NodeCalls
 from holdfast.cluster.admin.plans import PlanAdmin
@@ -21,6 +22,7 @@ from holdfast.rebalancer.watcher import Watcher
 from holdfast.serving.logs import get_logger
 from holdfast.serving.ops import OpsServer
 from holdfast.serving.reloading import certificate_gauges
+from holdfast.serving.router_word import RouterWords, read_secret
 
 _log = get_logger(__name__)
 
@@ -37,7 +39,9 @@ class Rebalancer:
         self._stop_asked = asyncio.Event()
         self.metrics = Metrics()
         self.follower = MapFollower(self._etcd, config.cluster_name)
-        self._calls = NodeCalls()
+        words = RouterWords(read_secret(config.router_secret_file), self._cluster_id)
+        me = Identity("rebalancer", "router")
+        self._calls = NodeCalls(lambda: words.word(me))
         store = MapStore(self._etcd, config.cluster_name)
         answers = NodeAnswers(self._calls, lambda: self.follower.map)
         plans = PlanAdmin(store, self.follower, answers)
@@ -94,6 +98,10 @@ class Rebalancer:
         if not self._election.is_active:
             return True, f"standing by: {found.rebalancer.name if found.rebalancer else 'nobody'} rebalances"
         return True, "paused" if found.rebalancing is not None and found.rebalancing.is_paused else "rebalancing"
+
+    def _cluster_id(self) -> str:
+        cluster = self.follower.map.cluster
+        return "" if cluster is None else cluster.cluster_id
 
     def _read_gauges(self) -> dict[str, float]:
         record = self.follower.map.rebalancing or RebalancingRecord()

@@ -3,8 +3,6 @@
 Calls that wait have a budget of their own: workers without work must not keep others from reporting what they did.
 """
 
-from collections import Counter
-
 from holdfast.serving.refusals import overloaded
 
 
@@ -29,9 +27,15 @@ class Budget:
 
     def enter(self, size: int) -> None:
         """A call of so many bytes has come in: `leave` must follow, unless this refuses it."""
-        self.check()
+        if self.calls >= self._calls_max:
+            self.check()
         if self._bytes_max is not None and self.bytes + size > self._bytes_max and self.calls:
             raise overloaded(f"bytes of {self._what}", self._bytes_max)
+        self.calls += 1
+        self.bytes += size
+
+    def enter_again(self, size: int) -> None:
+        """One that was in before, and may have been carried out: to refuse it now would say too much."""
         self.calls += 1
         self.bytes += size
 
@@ -49,7 +53,7 @@ class Admission:
         self.working = Budget("calls under way", calls_max)
         self.waiting = Budget("calls that wait", waits_max, wait_bytes_max)
         self._calls_per_shard_max = calls_per_shard_max
-        self._by_shard: Counter[int] = Counter()
+        self._by_shard: dict[int, int] = {}
 
     @property
     def calls(self) -> int:
@@ -63,9 +67,14 @@ class Admission:
 
     def enter_shard(self, shard: int) -> None:
         """One goes to this shard and does not wait there: `leave_shard` must follow, unless this refuses it."""
-        if self._by_shard[shard] >= self._calls_per_shard_max:
+        calls = self._by_shard.get(shard, 0)
+        if calls >= self._calls_per_shard_max:
             raise overloaded(f"calls to shard {shard} under way", self._calls_per_shard_max)
-        self._by_shard[shard] += 1
+        self._by_shard[shard] = calls + 1
+
+    def enter_shard_again(self, shard: int) -> None:
+        """As `Budget.enter_again`."""
+        self._by_shard[shard] = self._by_shard.get(shard, 0) + 1
 
     def leave_shard(self, shard: int) -> None:
         left = self._by_shard[shard] - 1

@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from holdfast.access.identities import Identity
 from holdfast.serving.refusals import INVALID_FIELD, RefusedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make it three times as dear: there is one for each call
 class Caller:
     """What came with a call beside its request."""
 
@@ -17,6 +18,7 @@ class Caller:
     has_left: Callable[[], bool]  # it has hung up
     is_first: bool = False  # it says that it was never sent before
     received_s: float = field(default_factory=time.monotonic)  # when its call came
+    identity: Identity | None = None  # where callers are asked
 
     @property
     def is_gone(self) -> bool:

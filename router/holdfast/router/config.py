@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from holdfast.cluster.settings import Contradiction, MapSettings
+from holdfast.cluster.settings import AccessSettings, Contradiction, MapSettings
 from holdfast.serving.settings import ConfigError, Port, load
 
 __all__ = ["ConfigError", "RouterConfig", "load_config"]
@@ -17,7 +17,7 @@ _GIB = 1024 * _MIB
 _HOUR_MS = 3_600_000
 
 
-class RouterConfig(MapSettings):
+class RouterConfig(MapSettings, AccessSettings):
     """Everything a router can be told. Built by `load_config`; built directly it reads no file and no environment."""
 
     # Where the router lives

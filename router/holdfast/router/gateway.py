@@ -20,6 +20,7 @@ from holdfast.router.methods import ALL, Method
 from holdfast.router.releases import Releases
 from holdfast.router.reserving import Reserving
 from holdfast.router.split_calls import RouterSplitCall, has_answered
+from holdfast.router.whole_calls import WholeCalls
 from holdfast.routing.calls import ENQUEUED
 from holdfast.routing.reserve_calls import Places
 from holdfast.routing.sets import visible
@@ -69,6 +70,9 @@ class Gateway:
         self.reserving = Reserving(
             forwarder, releases, wait_ms_max=wait_ms_max, idle_wait_ms_max=idle_wait_ms_max, find_places=self._places,
             leader_of=table.leader_hint, waits_max=broker_waits_max,
+        )  # fmt: skip
+        self.whole_calls = WholeCalls(
+            table, forwarder, releases, admission, check_map=check_map, call_s_max=call_s_default
         )  # fmt: skip
         self._parts: Parts[Any] = Parts(table.leader_hint, has_answered)
         self._wait_s_max = wait_ms_max / 1000

@@ -7,13 +7,15 @@ from holdfast.cluster.etcd.api import EtcdRefusedError
 from holdfast.common.loop import run
 from holdfast.router.config import ConfigError, RouterConfig, load_config
 from holdfast.router.server import Router
+from holdfast.serving.access_rules import AccessFileError
 from holdfast.serving.logs import get_logger, setup_logs
 from holdfast.serving.ops import OpsServerError
 from holdfast.serving.ports import PortError
+from holdfast.serving.router_word import RouterSecretError
 from holdfast.serving.starting import EXIT_FAILED, EXIT_OK, refuse, refuse_configuration
 
 # What a person can act on: shown as one message, without a traceback.
-_REFUSALS = (PortError, OpsServerError, EtcdRefusedError)
+_REFUSALS = (PortError, OpsServerError, EtcdRefusedError, AccessFileError, RouterSecretError)
 
 _log = get_logger(__name__)
 

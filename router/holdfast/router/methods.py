@@ -11,6 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from holdfast.proto.v1 import backups_pb2, cluster_pb2, queues_pb2, schedules_pb2, shards_pb2
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.routing.placing import specs_of
+from holdfast.serving.refusals import internal_error
 from holdfast.serving.request_limits import parse
 
 
@@ -33,6 +34,13 @@ class Method:
 
     def parse(self, data: bytes) -> Any:
         return parse(self.request, data)
+
+    def read(self, answer: bytes) -> Any:
+        """A broker's answer."""
+        try:
+            return self.response.FromString(answer)
+        except DecodeError:
+            raise internal_error() from None
 
     def may_repeat(self, data: bytes) -> bool:
         """Asked only when something went wrong: the good path never reads a request for this."""

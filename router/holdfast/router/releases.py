@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
-from holdfast.common.service import end_tasks
+from holdfast.common.service import Service, Work, end_tasks, report_bug
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
+from holdfast.router.passing_on import on_own_account
 from holdfast.routing.task_ids import later_task_ids
 from holdfast.serving.logs import get_logger
 
@@ -28,7 +29,7 @@ class Releases:
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._releasing = Service(on_error=report_bug)
         self.forgotten: set[asyncio.Task[bytes]] = set()  # kept until they end: the event loop does not
         self.released = 0
         self.given_up = 0
@@ -51,18 +52,18 @@ class Releases:
             self._begin(self._release(shard, request))
 
     async def close(self, grace_s: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
-        await end_tasks((*self._tasks, *self.forgotten))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._releasing.ended()
+        await self._releasing.stop()
+        await end_tasks(self.forgotten)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> bool:
-        if len(self._tasks) >= RELEASES_MAX:
+    def _begin(self, work: Work) -> bool:
+        if self._releasing.under_way >= RELEASES_MAX:
             work.close()
             self.given_up += 1
             return False
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._releasing.spawn(work)
         return True
 
     async def _when_done(self, shard: int, reserve: "asyncio.Task[bytes]") -> None:
@@ -74,6 +75,7 @@ class Releases:
             await self._release(shard, request)
 
     async def _release(self, shard: int, request: pb.ReleaseRequest) -> None:
+        on_own_account()
         claims = len(request.claims)
         try:
             await self._forwarder.send(_RELEASE, shard, request.SerializeToString(), time.monotonic() + RELEASE_S)

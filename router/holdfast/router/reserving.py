@@ -57,11 +57,7 @@ class RouterCall(ShardsCall):
         self, request: pb.ReserveRequest | pb.AwaitTasksRequest, caller: Caller, waiter: Waiter, places: Places,
         ends_s: float, deadline_s: float,
     ) -> None:  # fmt: skip
-        has_id = bool(request.claim_request_id)
-        super().__init__(
-            request, places, ends_s, deadline_s, is_repeated=caller.attempt > 1, has_id=has_id,
-            settles_later=isinstance(request, pb.ReserveRequest) and request.settles_later,
-        )  # fmt: skip
+        super().__init__(request, places, ends_s, deadline_s, attempt=caller.attempt)
         self.caller = caller
         self.waiter = waiter
         self.has_polled_again = False  # for claims of an earlier attempt, while it waited

@@ -12,6 +12,9 @@ class Routes:
 
     def __init__(self, find_map: Callable[[], PartitionMap]) -> None:
         self._find_map = find_map
+        # What it says of leaders, looked up once for each map: every call asks.
+        self._hints_of: PartitionMap | None = None
+        self._hints: dict[int, tuple[str, int] | None] = {}
 
     @property
     def shard_count(self) -> int:
@@ -23,9 +26,13 @@ class Routes:
 
     def leader_hint(self, shard: int) -> tuple[str, int] | None:
         table = self._find_map()
-        leader = table.shard_leader(shard)
-        address = None if leader is None else table.address_of(leader.node)
-        return None if leader is None or address is None else (address, leader.epoch)
+        if table is not self._hints_of:
+            self._hints_of, self._hints = table, {}
+        if shard not in self._hints:
+            leader = table.shard_leader(shard)
+            address = None if leader is None else table.address_of(leader.node)
+            self._hints[shard] = None if leader is None or address is None else (address, leader.epoch)
+        return self._hints[shard]
 
     def replica_addresses(self, shard: int) -> list[str]:
         """Those that vote, those that should have it, those that learn: whoever was told last may know most."""

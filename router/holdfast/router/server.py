@@ -25,11 +25,13 @@ from holdfast.router.gateway import Gateway
 from holdfast.router.leaders import Leaders
 from holdfast.router.metrics import Metrics
 from holdfast.router.own import OwnCalls
+from holdfast.router.passing_on import ROUTER, PassingOn
 from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import RouterServer
+from holdfast.serving.access_rules import AccessRules
 from holdfast.serving.audit_log import AuditLog
-from holdfast.serving.audited import OpenAudit
+from holdfast.serving.audited import GuardedAudit
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -83,6 +85,8 @@ class Router:
             keep_little_memory()
             self._build(self._etcd or connect(self._config))
             self._background.spawn(self._follower.run(), "map")
+            self._background.spawn(self._access.run(), "access")
+            await self._store.begin_access(self._access)
             self.port = await self._rpc.start(self._config.host, self._config.port)
             self.frames_port = self._rpc.frames_port
             await self._ops.start()
@@ -110,11 +114,17 @@ class Router:
         self._channels = NegotiatedChannels(
             message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True, caller="router"
         )
-        self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission)
+        self._access = access = AccessRules.open(
+            config.access_file, config.router_secret_file, is_required=config.access == "required",
+            cluster_id=lambda: "" if follower.map.cluster is None else follower.map.cluster.cluster_id,
+            follows_map=True,
+        )  # fmt: skip
+        follower.on_change.append(lambda table: access.take(table.access))
+        self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission, PassingOn(access))
         self._releases = Releases(self._forwarder)
-        self._node_calls = NodeCalls()
+        self._node_calls = NodeCalls(lambda: access.words.word(ROUTER))
         answers = NodeAnswers(self._node_calls, lambda: follower.map)
-        store = MapStore(etcd, config.cluster_name)
+        self._store = store = MapStore(etcd, config.cluster_name)
         admin = ClusterAdmin(store, follower, answers, answers.hand_over)
         self._gateway = Gateway(
             routes,
@@ -146,7 +156,8 @@ class Router:
             self._audit = AuditLog(config.audit_dir, socket.gethostname())
         self._rpc = RouterServer(
             self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
-            frames_at=self._frames_at(), audit=None if self._audit is None else OpenAudit(self._audit),
+            frames_at=self._frames_at(), whole_calls=self._gateway.whole_calls, access=access,
+            audit=None if self._audit is None else GuardedAudit(self._audit, access),
         )  # fmt: skip
         self._ops = OpsServer(
             config.host, config.ops_port, self.metrics, self.readiness, shows_metrics=config.metrics == "on"

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from google.protobuf.message import DecodeError
 
 from holdfast.common.service import Service
+from holdfast.common.shared_deadlines import SharedDeadlines
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.failures import FAILURES, Failure, is_passing, may_pass_if_read
 from holdfast.router.forwarding import Forwarder
 from holdfast.router.methods import TASKS
+from holdfast.router.passing_on import on_own_account
 from holdfast.router.ready_waiters import ReadyWaiters, Waiter, WaiterLine
 from holdfast.routing.patience import TRY_S_MAX
 from holdfast.routing.reserve_calls import AWAY_S, BEATEN, WAITED_S
@@ -83,6 +85,7 @@ class SharedWaits:
         self._find_shards = find_shards
         self._heard = heard
         self.waiters = ReadyWaiters()
+        self._deadlines: SharedDeadlines[Waiter] = SharedDeadlines(Waiter.give_up)
         self._waits: dict[WaiterLine, dict[int, SharedWait]] = {}
         self._refreshes: dict[WaiterLine, asyncio.TimerHandle] = {}
         self._running = Service()
@@ -119,14 +122,14 @@ class SharedWaits:
             self._plan(line)
         self._changed(waiter)
         assert waiter.future is not None
-        timer = asyncio.get_running_loop().call_later(max(0.0, until_s - time.monotonic()), waiter.give_up)
+        step = self._deadlines.add(waiter, max(0.0, until_s - time.monotonic()))
         try:
             return await waiter.future
         except asyncio.CancelledError:
             self.pass_on(waiter)  # it has gone before it could claim
             raise
         finally:
-            timer.cancel()
+            self._deadlines.remove(waiter, step)
             self.waiters.not_free(waiter)
 
     def pass_on(self, waiter: Waiter) -> None:
@@ -205,6 +208,7 @@ class SharedWaits:
     # --- one wait -----------------------------------------------------------------------------------------------
 
     async def _run(self, wait: SharedWait) -> None:
+        on_own_account()  # whoever was the first to wait may be gone long before it ends
         while True:
             began_s = time.monotonic()
             try:

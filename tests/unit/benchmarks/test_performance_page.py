@@ -65,7 +65,7 @@ def test_scenarios_that_were_not_run_or_broke_are_not_measured() -> None:
     assert "| enqueue | apply, µs per task | 12.0 | one sample | 10 to 20 % |" in lines
     assert f"| lifecycle |  | {NOT_MEASURED} |  |  |" in lines
     figures = scenarios.figures_table({"payloads": scenario("payloads")}, ("payloads", "batch-sizes"))
-    assert "| rate, tasks/s | 12.0 | 10.0 to 20.0 | 10 to 20 % |" in figures
+    assert "| payloads: rate, tasks/s | 12.0 | 10.0 to 20.0 | 10 to 20 % |" in figures
     assert f"| batch-sizes | {NOT_MEASURED} |  |  |" in figures
 
 

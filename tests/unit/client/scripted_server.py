@@ -81,6 +81,7 @@ class ScriptedServer(grpc.GenericRpcHandler):
 
     def __init__(self) -> None:
         self.requests: dict[str, list[Any]] = defaultdict(list)  # what arrived, by method
+        self.tokens: list[str] = []  # of the calls that brought one
         self.deadlines_s: dict[str, list[float | None]] = defaultdict(list)  # how long each caller would wait
         self._script: dict[str, deque[Answer]] = defaultdict(deque)
         self._types = {
@@ -139,6 +140,8 @@ class ScriptedServer(grpc.GenericRpcHandler):
         def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
             request = request_type.FromString(data)
             self.requests[name].append(request)
+            metadata = context.invocation_metadata() or ()
+            self.tokens += [str(value) for key, value in metadata if key == "authorization"]
             self.deadlines_s[name].append(context.time_remaining())
             script = self._script[name]
             answer = script.popleft() if len(script) > 1 else script[0]

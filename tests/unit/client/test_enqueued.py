@@ -43,7 +43,7 @@ def app(server: ScriptedServer) -> Iterator[Holdfast]:
 
 @pytest.fixture
 def count(app: Holdfast) -> Task[[int], int]:
-    @app.task(queue="numbers", tenant="each alone")  # tasks of tenants do not travel in runs
+    @app.task(queue="numbers", ttl=3600)  # tasks with a time to live do not travel in runs
     def count(number: int) -> int:
         return number
 
@@ -118,7 +118,7 @@ def test_if_none_is_refused_all_handles_are_there(
 def test_arguments_that_cannot_be_sent_are_refused_in_their_place(server: ScriptedServer, app: Holdfast) -> None:
     server.on("Enqueue", lambda request: answered(*(taken(str(n)) for n in range(len(request.tasks)))))
 
-    @app.task(tenant="each alone")
+    @app.task(ttl=3600)
     def greet(name: str, mark: str = "!") -> None: ...
 
     arguments: list[object] = [
@@ -145,7 +145,7 @@ def test_arguments_that_cannot_be_sent_are_refused_in_their_place(server: Script
 def test_one_argument_may_be_anything(server: ScriptedServer, app: Holdfast) -> None:
     server.on("Enqueue", lambda request: answered(*(taken("a") for _ in request.tasks)))
 
-    @app.task(tenant="each alone")
+    @app.task(ttl=3600)
     def store(record: object) -> None: ...
 
     store.enqueue_many(iter([[1, 2], None, ({"name": "Ada"},), ([],), {"record": 5}])).handles()
@@ -156,7 +156,7 @@ def test_one_argument_may_be_anything(server: ScriptedServer, app: Holdfast) -> 
 
 @pytest.mark.parametrize("lone", ["Ada", b"Ada", {"name": "Ada"}])
 def test_the_arguments_of_a_single_call_are_not_taken_apart(app: Holdfast, lone: Any) -> None:
-    @app.task(tenant="each alone")
+    @app.task(ttl=3600)
     def greet(name: str) -> None: ...
 
     with pytest.raises(InvalidArgument, match="put it into a list") as refused:
@@ -182,7 +182,7 @@ def test_an_option_made_of_arguments_is_refused_by_its_name_in_its_place(server:
 def test_each_call_may_have_a_request_id_made_of_its_arguments(server: ScriptedServer, app: Holdfast) -> None:
     server.on("Enqueue", lambda request: answered(*(taken("a") for _ in request.tasks)))
 
-    @app.task(tenant="each alone")
+    @app.task(ttl=3600)
     def greet(name: str, mark: str = "!") -> None: ...
 
     once = greet.options(request_id=lambda name, mark: name and name + mark)

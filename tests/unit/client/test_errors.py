@@ -21,12 +21,14 @@ from holdfast.client import (
     NotWaiting,
     OutcomeUnknown,
     Overloaded,
+    PermissionDenied,
     Rejected,
     RequestIdConflict,
     ResultExpired,
     ServerError,
     StaleToken,
     TaskFinished,
+    Unauthenticated,
     Unavailable,
     UnexpectedAnswer,
     WorkerAtLimit,
@@ -75,7 +77,10 @@ async def failure_of(server: ScriptedServer, *, timeout_s: float = 5.0) -> Holdf
         # Reasons of a newer server: the code still says what kind of refusal it is.
         (Code.FAILED_PRECONDITION, "QUEUE_PAUSED", Conflict),
         (Code.RESOURCE_EXHAUSTED, "QUOTA_SPENT", Overloaded),
-        (Code.PERMISSION_DENIED, "NOT_YOURS", Rejected),
+        (Code.PERMISSION_DENIED, "PERMISSION_DENIED", PermissionDenied),
+        (Code.UNAUTHENTICATED, "UNAUTHENTICATED", Unauthenticated),
+        (Code.PERMISSION_DENIED, "NOT_YOURS", PermissionDenied),
+        (Code.OUT_OF_RANGE, "TOO_FAR", Rejected),
     ],
 )
 async def test_a_refusal_becomes_the_error_of_its_reason(

@@ -3,7 +3,9 @@
 import copy
 import json
 import pickle
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from operator import add, eq, le, lt, ne
 from typing import Any
 
@@ -27,6 +29,7 @@ LOOKS: dict[str, Callable[[list[Any]], Any]] = {
     "add": lambda items: add(items, [4]),
     "add to another": lambda items: add([0], items),
     "extend another": lambda items: _changed([0], lambda other: other.extend(items)),
+    "add to another in place": lambda items: _added_to(items),
     "slice of another": lambda items: _changed([0, 0], lambda other: other.__setitem__(slice(0, 1), items)),
     "times": lambda items: (items * 2, 2 * items),
     "contains": lambda items: (2 in items, 7 in items, items.index(2), items.count(3)),
@@ -54,6 +57,13 @@ def _changed(items: list[Any], change: Callable[[list[Any]], object]) -> list[An
     return items
 
 
+def _added_to(items: list[Any]) -> tuple[list[Any], list[Any]]:
+    """What the other list is called by now, and what everybody else sees of it."""
+    mine = others = [0]
+    mine += items
+    return mine, others
+
+
 def lazy() -> LazyList[int]:
     items: LazyList[int] = LazyList()
     items.put_off(len(ITEMS), lambda: iter(ITEMS))
@@ -77,6 +87,43 @@ def test_nothing_is_made_before_somebody_looks_and_nothing_twice() -> None:
     items.put_off(3, make)
     assert (len(items), bool(items), items.is_unseen, made) == (3, True, True, 0)
     assert (items, items[1], items.is_unseen, made) == (ITEMS, 2, False, 1)
+
+
+def test_another_thread_that_looks_meanwhile_does_not_see_it_empty() -> None:
+    is_being_made, has_looked = threading.Event(), threading.Event()
+
+    def make() -> list[int]:
+        is_being_made.set()
+        has_looked.wait(0.05)  # it cannot, until they are made
+        return ITEMS
+
+    items: LazyList[int] = LazyList()
+    items.put_off(3, make)
+
+    def second() -> int:
+        assert is_being_made.wait(10)
+        try:
+            return items[1]
+        finally:
+            has_looked.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(second)
+        assert items[0] == 1
+        assert found.result(10) == 2
+
+
+def test_what_cannot_be_made_is_no_empty_list() -> None:
+    def make() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("no more")
+
+    items: LazyList[int] = LazyList()
+    items.put_off(3, make)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no more"):
+            list(items)
+    assert items.is_unseen
 
 
 def test_two_of_them() -> None:

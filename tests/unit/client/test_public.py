@@ -48,12 +48,14 @@ from tests.unit.client.scripted_server import ScriptedServer, hand_out_what_is_e
 ERRORS = [
     "ClientClosed", "ClientForked", "Conflict", "ConnectionFailed", "DeadlineExceeded", "GiveUp", "HandlerSignal",
     "HoldfastError", "InvalidAddress", "InvalidArgument", "KeyMissing", "NotAllAccepted", "NotDead", "NotFound",
-    "NotJson", "NotWaiting", "OpsPortFailed", "OutcomeUnknown", "Overloaded", "Rejected", "RequestIdConflict",
-    "ResultExpired", "ResultTimeout", "RetryAfter", "RetryAt", "ServerError", "Snooze", "StaleToken", "TaskCancelled",
-    "TaskFailed", "TaskFinished", "Unavailable", "UnexpectedAnswer", "Unreadable", "WorkerAtLimit",
+    "NotJson", "NotWaiting", "NoToken", "OpsPortFailed", "OutcomeUnknown", "Overloaded", "PermissionDenied", "Rejected",
+    "RequestIdConflict", "ResultExpired",
+    "ResultTimeout", "RetryAfter", "RetryAt", "ServerError", "Snooze", "StaleToken", "TaskCancelled", "TaskFailed",
+    "TaskFinished", "Unauthenticated", "Unavailable", "UnexpectedAnswer", "Unreadable", "WorkerAtLimit",
 ]  # fmt: skip
 MODELS = [
-    "Accepted", "Ack", "Acked", "Attempt", "Cancelled", "CatchUp", "Claim", "ClaimRef", "ClaimedTask", "Claims",
+    "Accepted", "AccessRules", "Ack", "Acked", "Attempt", "Cancelled", "CatchUp", "Claim", "ClaimRef", "ClaimedTask",
+    "Claims",
     "ClusterInfo", "ClusterNode", "ClusterShard", "DeadLetterDone", "DeadLetterFilter", "DeadLetterPage",
     "DeadLetterProgress", "Discard", "DiscardPage", "Extended", "Extension", "Failed", "Failure", "HandoverProgress",
     "HeartbeatAnswer", "Histogram", "Membership", "MoveWish", "NewTask", "NodeAddress", "NodeInfo", "NodeReport",
@@ -74,12 +76,14 @@ CALLS = [
     "ack", "ack_many", "advance_plan", "cancel", "cancel_many", "cancel_plan", "close", "delete_schedule",
     "describe_cluster", "describe_nodes", "discard_dead_letter", "discard_dead_letters", "discard_dead_letters_where",
     "drain_node", "enqueue", "enqueue_many", "enqueue_run", "extend", "extend_many", "fail", "fail_many",
-    "get_dead_letter", "get_schedule", "get_task", "hand_over_node", "hash_shard", "heartbeat", "init_cluster",
+    "get_access", "get_dead_letter", "get_schedule", "get_task", "hand_over_node", "hash_shard", "heartbeat",
+    "init_cluster",
     "iter_dead_letters", "iter_tasks", "list_dead_letters", "list_discards", "list_queue_settings", "list_queues",
     "list_schedules", "list_tasks", "list_workers", "make_plan", "pause_queue", "pause_schedule", "preview_schedule",
     "purge_queue", "put_schedule", "queue_settings", "queue_stats", "queue_stats_many", "release", "release_many",
     "remove_node", "reserve", "resume_queue", "resume_schedule", "retry_dead_letter", "retry_dead_letters",
-    "retry_dead_letters_where", "schedule_times", "set_queue", "set_rebalancing", "signal_worker", "start_plan",
+    "retry_dead_letters_where", "schedule_times", "set_access", "set_queue", "set_rebalancing", "signal_worker",
+    "start_plan",
     "topology", "transfer", "trigger_schedule", "update_task", "update_tasks", "wait_task", "wait_tasks",
 ]  # fmt: skip
 

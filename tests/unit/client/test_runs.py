@@ -20,8 +20,10 @@ from holdfast.client import (
     NewTask,
     OutcomeUnknown,
     Rejected,
+    RequestIdConflict,
     RetryPolicy,
     StaleToken,
+    TaskState,
     UnexpectedAnswer,
     UniqueScope,
 )
@@ -32,16 +34,18 @@ from tests.unit.client.scripted_server import FIRST_ID, Refusal, ScriptedServer,
 from tests.unit.client.scripted_shards import Cluster, queue_at, task_id
 
 SECRET = 77
-ALONE = NewTask("mail", "alone", tenant="t")
+ALONE = NewTask("mail", "alone", priority=3, unique_key="u")
 LIKE_ALL = NewTask("mail", "welcome", headers={"a": "b"}, priority=3, max_attempts=4, retry=RetryPolicy(base_ms=5))
-# A value for each field that tasks of a run have in common, and for each that none of them has.
+# A value for each field that tasks of a run have in common, of them those that say which line they are in, and for each
+# that none of them has.
 IN_COMMON: dict[str, Any] = {
-    "queue": "other", "type": "other", "headers": {"a": "c"}, "priority": 4, "max_attempts": 5, "max_claims": 9,
-    "result_ttl_ms": 1000, "retry": RetryPolicy(base_ms=6), "timeout_ms": 5000,
+    "type": "other", "headers": {"a": "c"}, "max_attempts": 5, "max_claims": 9, "result_ttl_ms": 1000,
+    "retry": RetryPolicy(base_ms=6), "timeout_ms": 5000,
 }  # fmt: skip
+OF_A_LINE: dict[str, Any] = {"queue": "other", "priority": 4, "tenant": "t", "limit_key": "l"}
 OF_ITS_OWN: dict[str, Any] = {
-    "tenant": "t", "request_id": "r", "request_id_ttl_ms": 1000, "run_at_ms": 1, "delay_ms": 1, "limit_key": "l",
-    "unique_key": "u", "unique_scope": UniqueScope.WHILE_WAITING, "ttl_ms": 5000,
+    "request_id_ttl_ms": 1000, "run_at_ms": 1, "delay_ms": 1, "unique_key": "u",
+    "unique_scope": UniqueScope.WHILE_WAITING, "ttl_ms": 5000,
 }  # fmt: skip
 
 
@@ -99,13 +103,100 @@ async def test_a_task_that_differs_begins_another_run(server: ScriptedServer, cl
     assert len({item.split(".")[1] for item in ids}) == 1, "they are of one call"
 
 
-async def test_nothing_is_overtaken_by_what_came_behind_it(server: ScriptedServer, client: AsyncClient) -> None:
-    """A server takes what goes alone first, so only what a batch ends with goes in runs."""
+@pytest.mark.parametrize("field", OF_A_LINE)
+async def test_a_run_gathers_tasks_over_those_of_other_lines(
+    server: ScriptedServer, client: AsyncClient, field: str
+) -> None:
     server.on("Enqueue", accept_all)
-    await client.enqueue_many([*like(LIKE_ALL, "a", "b"), ALONE, *like(LIKE_ALL, "c", "d")])
+    other = replace(LIKE_ALL, **{field: OF_A_LINE[field]})
+    mixed = [
+        task for pair in zip(like(LIKE_ALL, "a", "b", "c"), like(other, "d", "e", "f"), strict=True) for task in pair
+    ]
+    assert ids_or_fields(await client.enqueue_many(mixed)) == [
+        run_id(number, index) for index in range(3) for number in (1, 2)
+    ]  # fmt: skip
     [request] = server.requests["Enqueue"]
-    assert [spec.payload for spec in request.tasks] == [b"a", b"b", b""]
-    assert [list(run.payloads) for run in request.runs] == [[b"c", b"d"]]
+    assert [list(run.payloads) for run in request.runs] == [[b"a", b"b", b"c"], [b"d", b"e", b"f"]]
+
+
+async def test_nothing_is_overtaken_by_what_came_behind_it_in_its_line(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.on("Enqueue", accept_all)
+    first, second = like(LIKE_ALL, "a", "b"), like(LIKE_ALL, "c", "d")
+    elsewhere = replace(ALONE, tenant="t")
+    outcomes = await client.enqueue_many([elsewhere, *first, ALONE, elsewhere, *second, ALONE])
+    assert ids_or_fields(outcomes) == ["1", run_id(1), run_id(1, 1), "2", "3", run_id(2), run_id(2, 1), "4"]
+    [request] = server.requests["Enqueue"]
+    assert [(list(run.payloads), run.behind) for run in request.runs] == [([b"a", b"b"], 1), ([b"c", b"d"], 3)]
+    assert len(request.tasks) == 4
+
+
+async def test_no_priority_is_that_of_the_middle(server: ScriptedServer, client: AsyncClient) -> None:
+    server.on("Enqueue", accept_all)
+    unsaid, said = replace(LIKE_ALL, priority=None), replace(LIKE_ALL, priority=5)
+    await client.enqueue_many([*like(unsaid, "a", "b"), *like(said, "c", "d"), *like(unsaid, "e", "f")])
+    [request] = server.requests["Enqueue"]
+    assert [list(run.payloads) for run in request.runs] == [[b"a", b"b"], [b"c", b"d"], [b"e", b"f"]]
+
+
+# --- their own request ids ----------------------------------------------------------------------------------------
+
+
+def named(*names: str, task: NewTask = LIKE_ALL) -> list[NewTask]:
+    return [replace(task, payload=name.encode(), request_id=name) for name in names]
+
+
+async def test_request_ids_of_their_own_travel_beside_the_payloads(server: ScriptedServer, client: AsyncClient) -> None:
+    server.on("Enqueue", accept_all)
+    tasks = [*named("a", "b", "c"), *like(LIKE_ALL, "d", "e"), *like(replace(LIKE_ALL, request_id=""), "f", "g")]
+    assert ids_or_fields(await client.enqueue_many(tasks)) == [
+        run_id(1), run_id(1, 1), run_id(1, 2), run_id(2), run_id(2, 1), run_id(3), run_id(3, 1),
+    ]  # fmt: skip
+    [request] = server.requests["Enqueue"]
+    assert [(run.task.request_id, list(run.request_ids)) for run in request.runs][::2] == [
+        ("a", ["a", "b", "c"]), ("", []),
+    ]  # fmt: skip
+    assert is_automatic_key(request.runs[1].task.request_id)
+    assert not request.runs[1].request_ids
+    assert not request.runs[0].task.HasField("request_id_ttl_ms")
+
+
+async def test_tasks_that_were_there_are_told_from_new_ones(server: ScriptedServer, client: AsyncClient) -> None:
+    conflict = pb.Rejection(reason="REQUEST_ID_CONFLICT", field="runs[0].request_ids[3]", message="Expected …")
+    known = pb.Accepted(task_id=run_id(9), duplicate=True, state=pb.TASK_STATE_READY)
+    outcome = pb.RunOutcome(
+        first_task_id=run_id(1), refused=[pb.RefusedItem(at=3, rejection=conflict)],
+        duplicates=[pb.DuplicateItem(at=at, accepted=known) for at in (0, 2)],
+    )  # fmt: skip
+    all_there = pb.RunOutcome(duplicates=[pb.DuplicateItem(at=at, accepted=known) for at in (0, 1)])
+    server.on("Enqueue", pb.EnqueueResponse(runs=[outcome]), pb.EnqueueResponse(runs=[all_there]))
+    outcomes = await client.enqueue_many(named("a", "b", "c", "d", "e"))
+    there = Accepted(run_id(9), duplicate=True, state=TaskState.READY)
+    assert outcomes[:3] == [there, Accepted(run_id(1)), there]
+    assert isinstance(outcomes[3], RequestIdConflict)
+    assert (outcomes[3].field, outcomes[4]) == ("tasks[3].request_id", Accepted(run_id(1, 1)))
+    assert await client.enqueue_many(named("a", "b")) == [there] * 2
+
+
+async def test_of_two_tasks_with_one_request_id_the_first_of_the_batch_counts(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.on("Enqueue", accept_all)
+    other = replace(LIKE_ALL, priority=4)
+    tasks = [*named("a", task=other), *named("b"), *named("b", "c", task=other), *named("d")]
+    assert ids_or_fields(await client.enqueue_many(tasks)) == ["1", "2", "3", "4", "5"]
+    assert [spec.request_id for spec in server.requests["Enqueue"][0].tasks] == ["a", "b", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("bad", ["~0.x.0", 7])
+async def test_an_id_that_cannot_be_ones_own_is_refused_by_itself(
+    server: ScriptedServer, client: AsyncClient, bad: Any
+) -> None:
+    server.on("Enqueue", accept_all)
+    tasks = named("a", "b", "c")
+    tasks[1] = replace(tasks[1], request_id=bad)
+    assert ids_or_fields(await client.enqueue_many(tasks)) == [run_id(1), "tasks[1].request_id", run_id(1, 1)]
 
 
 async def test_where_hardly_any_are_alike_all_go_alone(server: ScriptedServer, client: AsyncClient) -> None:
@@ -121,13 +212,12 @@ async def test_what_has_something_of_its_own_goes_alone(
     server.on("Enqueue", accept_all)
     tasks = like(replace(LIKE_ALL, **{field: OF_ITS_OWN[field]}), "a", "b")
     assert ids_or_fields(await client.enqueue_many(tasks)) == ["1", "2"]
-    if field != "request_id":
-        assert ids_or_fields(await client.enqueue_run(replace(tasks[0], payload=b""), [b"a", b"b"])) == ["1", "2"]
+    assert ids_or_fields(await client.enqueue_run(replace(tasks[0], payload=b""), [b"a", b"b"])) == ["1", "2"]
     assert not any(request.runs for request in server.requests["Enqueue"])
 
 
 def test_every_field_of_a_task_is_known_here() -> None:
-    assert {field.name for field in fields(NewTask)} == {*IN_COMMON, *OF_ITS_OWN, "payload"}
+    assert {field.name for field in fields(NewTask)} == {*IN_COMMON, *OF_A_LINE, *OF_ITS_OWN, "payload", "request_id"}
 
 
 async def test_outcomes_are_in_the_order_of_the_batch(server: ScriptedServer, client: AsyncClient) -> None:
@@ -160,6 +250,7 @@ async def test_outcomes_are_in_the_order_of_the_batch(server: ScriptedServer, cl
     [
         ("runs[1].task.queue", "tasks[4].queue"),
         ("runs[0].payloads[2]", "tasks[3].payload"),
+        ("runs[1].request_ids[1]", "tasks[5].request_id"),
         ("runs.payloads", "tasks"),
         ("tasks[0].queue", "tasks[0].queue"),
         ("runs[9].task", "runs[9].task"),
@@ -236,6 +327,8 @@ async def test_a_run_that_was_refused_after_a_lost_answer_is_unknown(
         [pb.RunOutcome(first_task_id=FIRST_ID)] * 2,
         [pb.RunOutcome(first_task_id="the-id")],
         [pb.RunOutcome(first_task_id=FIRST_ID, refused=[pb.RefusedItem(at=7)])],
+        [pb.RunOutcome(first_task_id=FIRST_ID, duplicates=[pb.DuplicateItem(at=3)])],
+        [pb.RunOutcome()],
     ],
 )
 async def test_answers_that_do_not_fit_are_not_understood(
@@ -306,6 +399,72 @@ async def test_claims_of_a_run_are_single_tasks(server: ScriptedServer, client: 
     assert (first.queue, first.headers, first.attempt, first.claims, first.alone) == ("q", {"a": "b"}, 2, 3, False)
     assert (last.queue, last.alone) == ("other", True)
     assert claims[0].headers is not claims[1].headers
+
+
+async def test_claims_of_a_run_have_their_own_request_ids(server: ScriptedServer, client: AsyncClient) -> None:
+    spec = pb.TaskSpec(queue="q", type="t", tenant="acme")
+    run = pb.ClaimRun(
+        task_id=FIRST_ID, token=41, secret=SECRET, task=spec, payloads=[b"x", b"y"], request_ids=["one", "two"]
+    )  # fmt: skip
+    one_too_few = pb.ClaimRun(task_id=FIRST_ID, token=41, task=spec, payloads=[b"x", b"y"], request_ids=["one"])
+    server.on("Reserve", pb.ReserveResponse(runs=[run]), pb.ReserveResponse(runs=[one_too_few]))
+    claims = await client.reserve(["q"], max_tasks=4)
+    assert [(claim.request_id, claim.tenant) for claim in claims] == [("one", "acme"), ("two", "acme")]
+    with pytest.raises(UnexpectedAnswer):
+        await client.reserve(["q"], max_tasks=4)
+
+
+def in_turns(*at: tuple[int, ...]) -> list[pb.ClaimRun]:
+    """Two runs of two claims, and a single one."""
+    sizes = (2, 2, 1)
+    return [
+        pb.ClaimRun(
+            task_id=run_id(number), token=100 * number, secret=SECRET, task=pb.TaskSpec(queue="q"), at=places,
+            payloads=[b"%d%d" % (number, index) for index in range(size)],
+        )
+        for number, (size, places) in enumerate(zip(sizes, at, strict=True), 1)
+    ]  # fmt: skip
+
+
+async def test_claims_are_in_the_order_in_which_they_were_handed_out(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.on("Reserve", pb.ReserveResponse(runs=in_turns((0, 2), (1, 4), (3,))))
+    claims = await client.reserve(["q"], max_tasks=5)
+    assert [claim.payload for claim in claims] == [b"10", b"20", b"11", b"30", b"21"]
+    assert claims[4].task_id == run_id(2, 1)
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+async def test_acks_are_answered_in_the_order_of_the_claims(
+    server: ScriptedServer, client: AsyncClient, looked_at: bool
+) -> None:
+    server.on("Reserve", pb.ReserveResponse(runs=in_turns((0, 2), (1, 4), (3,))))
+    claims = await client.reserve(["q"], max_tasks=5)
+    if looked_at:
+        assert len([*claims]) == 5
+    stale = pb.Rejection(reason="STALE_TOKEN")
+
+    def answer(request: pb.AckRequest) -> pb.AckResponse:
+        response = ack_all(request)
+        place = next(place for place, item in enumerate(request.ranges) if item.task_id == run_id(2))
+        response.ranges[place].refused.add(at=1, rejection=stale)
+        return response
+
+    server.on("Ack", answer)
+    outcomes = await client.ack_many(claims)
+    assert [isinstance(outcome, StaleToken) for outcome in outcomes] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize(
+    "at", [((0, 2), (1, 3), (3,)), ((0, 2), (1, 5), (3,)), ((0,), (1, 4), (2, 3)), ((0, 1), (), ())]
+)
+async def test_places_that_do_not_fit_are_not_understood(
+    server: ScriptedServer, client: AsyncClient, at: tuple[tuple[int, ...], ...]
+) -> None:
+    server.on("Reserve", pb.ReserveResponse(runs=in_turns(*at)))
+    with pytest.raises(UnexpectedAnswer):
+        await client.reserve(["q"], max_tasks=5)
 
 
 async def test_claims_that_name_no_tasks_are_not_understood(server: ScriptedServer, client: AsyncClient) -> None:

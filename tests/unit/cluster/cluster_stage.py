@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,12 @@ async def add_nodes(etcd: FakeEtcd, *names: str) -> dict[str, int]:
         leases[name] = await etcd.grant(3600)
         await etcd.commit([], [Put(KEYS.node(name), node(name).encode(), leases[name])])
     return leases
+
+
+async def desire(etcd: FakeEtcd, number: int, *names: str) -> None:
+    """The shard should be on these nodes from now on, whatever they are."""
+    record = replace((await read_map(etcd)).shards[number], replicas=names)
+    await etcd.commit([], [Put(KEYS.shard(number), record.encode())])
 
 
 async def read_map(etcd: FakeEtcd) -> PartitionMap:

@@ -25,6 +25,7 @@ from tests.unit.cluster.cluster_stage import (
     WAIT_S,
     Meddling,
     add_nodes,
+    desire,
     following,
     make_store,
     node,
@@ -418,7 +419,7 @@ async def test_steps_that_others_have_overtaken_are_passed_over(stage: Stage) ->
     replicas = (await stage.in_step()).shards[step.shard].replicas
     elsewhere = next(name for name in "de" if name != step.destination)
     desired = [elsewhere if name == step.source else name for name in replicas]
-    await make_store(stage.etcd).set_desired_replicas(step.shard, replicas, desired)
+    await desire(stage.etcd, step.shard, *desired)
     done = await stage.carry_out()
     states = {(step.shard, step.source, step.is_transfer): step.state for step in done.steps}
     assert states[step.shard, step.source, False] == OVERTAKEN
@@ -542,7 +543,7 @@ async def test_a_plan_that_was_altered_is_refused(stage: Stage) -> None:
 async def test_a_plan_for_a_cluster_that_changed_since_is_refused(stage: Stage) -> None:
     await add_nodes(stage.etcd, "d")
     plan = await stage.move(0, "a", "d")
-    await make_store(stage.etcd).set_desired_replicas(0, (await stage.in_step()).shards[0].replicas, ("d", "b", "c"))
+    await desire(stage.etcd, 0, "d", "b", "c")
     await stage.in_step()
     assert await reason_refused(stage.start(plan)) == refusals.PLAN_REFUSED
 

@@ -26,6 +26,7 @@ from tests.unit.cluster.cluster_stage import (
     KEYS,
     Meddling,
     add_nodes,
+    desire,
     identity,
     make_store,
     members,
@@ -176,33 +177,6 @@ async def test_reading_a_shard_tells_its_revision(etcd: Meddling) -> None:
     assert await reason_refused(store.publish_members(5, GROUP, members(1, ABC))) == refusals.SHARD_NOT_FOUND
 
 
-# Wishes
-
-
-async def test_a_desired_set_needs_what_it_was_made_from(etcd: Meddling) -> None:
-    await add_nodes(etcd, "d")
-    store = make_store(etcd)
-    assert (await store.set_desired_replicas(0, ABC, ("d", "b", "c"))).replicas == ("d", "b", "c")
-    await store.set_desired_replicas(0, ABC, ("d", "b", "c"))  # again: it is so already
-    assert await reason_refused(store.set_desired_replicas(0, ABC, ("a", "b", "d"))) == refusals.CONFLICT
-    assert (await shard(etcd)).replicas == ("d", "b", "c")
-
-
-async def test_a_desired_set_with_a_node_that_is_not_there_is_refused(etcd: Meddling) -> None:
-    with pytest.raises(RefusedError) as refused:
-        await make_store(etcd).set_desired_replicas(0, ABC, ("d", "b", "c"))
-    assert reason_of(refused) == refusals.NODE_NOT_FOUND
-
-
-async def test_a_desired_set_and_news_of_members_do_not_undo_each_other(etcd: Meddling) -> None:
-    await add_nodes(etcd, "d")
-    one, other = make_store(etcd), make_store(etcd)
-    etcd.times, etcd.meddle = 1, lambda: other.publish_members(0, GROUP, members(1, ABC))
-    await one.set_desired_replicas(0, ABC, ("d", "b", "c"))
-    found = await shard(etcd)
-    assert (found.replicas, found.members.version) == (("d", "b", "c"), 1)
-
-
 # Queues: the rules themselves are in test_queues.py
 
 
@@ -272,9 +246,19 @@ async def test_a_move_begins_once_and_whole(etcd: Meddling) -> None:
     assert [why for _, why in outcomes] == ["", ""]
     assert all(found.began == (0,) for found, _ in outcomes)
     assert (await shard(etcd)).replicas == ("d", "b", "c")
-    await one.set_desired_replicas(0, ("d", "b", "c"), ABC)
+    await desire(etcd, 0, *ABC)
     assert (await other.begin_move("p", 0, anything))[1] == ""
     assert (await shard(etcd)).replicas == ABC  # what began once does not begin again
+
+
+async def test_a_move_and_news_of_members_do_not_undo_each_other(etcd: Meddling) -> None:
+    await add_nodes(etcd, "d")
+    one, other = make_store(etcd), make_store(etcd)
+    await one.start_plan(plan("p", MOVE))
+    etcd.times, etcd.meddle = 1, lambda: other.publish_members(0, GROUP, members(1, ABC))
+    assert (await one.begin_move("p", 0, anything))[1] == ""
+    found = await shard(etcd)
+    assert (found.replicas, found.members.version) == (("d", "b", "c"), 1)
 
 
 async def test_steps_that_must_not_be_together_do_not_begin_together(etcd: Meddling) -> None:
@@ -301,7 +285,7 @@ async def test_a_move_that_cannot_be_does_not_begin(etcd: Meddling, why: str) ->
     if why == "removed":
         await etcd.commit([], [Put(KEYS.removed("d"), RemovedRecord(node("d").node_id).encode())])
     if why == "changed":
-        await store.set_desired_replicas(0, ABC, ("b", "c"))
+        await desire(etcd, 0, "b", "c")
     found, said = await store.begin_move("p", 0, anything)
     assert why in said
     assert found.began == ()

@@ -10,7 +10,9 @@ from holdfast.cluster.etcd.api import Committed, Delete, EtcdUnavailableError, P
 from holdfast.cluster.etcd.fake import FakeEtcd
 from holdfast.cluster.map.records import (
     ClusterRecord,
+    PlanRecord,
     RemovedRecord,
+    StepRecord,
     name_of,
 )
 from holdfast.cluster.map.store import MapStore
@@ -23,6 +25,7 @@ from tests.unit.cluster.cluster_stage import (
     NAME,
     Meddling,
     add_nodes,
+    desire,
     identity,
     make_store,
     members,
@@ -324,14 +327,25 @@ async def test_a_node_cannot_get_a_replica_while_it_is_being_removed(etcd: Meddl
     """Whoever comes first wins, and the other one is refused: the mark is set before the last look."""
     await add_nodes(etcd, "d")
     one, other = make_store(etcd), make_store(etcd)
+    move = StepRecord(shard=0, source="a", destination="d", is_transfer=False)
+
+    async def begin() -> str:
+        return (await other.begin_move("p", 0, lambda _plan, _number, _shard: ""))[1]
+
+    async def plan() -> None:
+        await other.finish_plan("p")
+        await other.start_plan(PlanRecord(plan_id="p", revision=1, kind="move", summary="", steps=(move,)))
+
     await one.drain_node("d")
-    etcd.times, etcd.meddle = 1, lambda: other.set_desired_replicas(0, ABC, ("d", "b", "c"))
+    await plan()
+    etcd.times, etcd.meddle = 1, begin
     refused = await refusal_of(one.remove_node("d", None))
     assert refused.metadata["why"] == "holds_replicas"
     found = await read_map(etcd)
     assert (found.removed, set(found.nodes) >= {"d"}, set(found.drains)) == ({}, True, {"d"})
 
-    await other.set_desired_replicas(0, ("d", "b", "c"), ABC)
+    await desire(etcd, 0, *ABC)
+    await plan()
     etcd.times, etcd.meddle = 1, lambda: one.remove_node("d", None)
-    assert await reason_refused(other.set_desired_replicas(0, ABC, ("d", "b", "c"))) == refusals.NODE_NOT_FOUND
+    assert await begin() == "d is down"
     assert (await shard(etcd)).replicas == ABC

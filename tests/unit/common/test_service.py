@@ -135,7 +135,7 @@ async def test_errors_that_somebody_hears_of_end_nobody_else() -> None:
     fine.may_go_on.set()
     await service.ended()
     assert [str(error) for error in heard] == ["a bug"]
-    assert (service.failed(), service.is_busy, fine.has_ended) == (None, False, True)
+    assert (service.failed(), service.under_way, fine.has_ended) == (None, 0, True)
 
 
 async def test_ending_tasks_raises_nothing_of_theirs() -> None:

@@ -12,6 +12,7 @@ REPO = Path(__file__).resolve().parents[3]
 OURS = [str(REPO / root) for root in ("proto", "common", "client", "router", "broker")]
 # What the client library needs beside itself: by root, the package.
 SHARED = (
+    ("common", "access"),
     ("common", "audit"),
     ("common", "common"),
     ("common", "frames"),

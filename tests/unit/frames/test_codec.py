@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.frames import codec
 from holdfast.frames.codec import BrokenFrameError, Frame, FrameReader, decode_refusal
 from holdfast.frames.hello import hello, read_hello, read_welcome, welcome, why_not_welcome
-from holdfast.frames.metadata import decode_metadata, encode_metadata
+from holdfast.frames.metadata import PAIRS_MAX, decode_metadata, encode_metadata
 from tests.long import IS_LONG
 
 BYTES_MAX = 400
@@ -135,6 +135,20 @@ def test_too_much_metadata_is_refused_before_it_comes() -> None:
         FrameReader(1 << 20, Room()).feed(too_much[:17])
 
 
+@given(frames=st.lists(CALLS | OTHERS, max_size=12), cuts=st.lists(U32, max_size=4), some=st.integers(1, 5))
+def test_frames_are_cut_some_at_a_time(frames: list[Frame], cuts: list[int], some: int) -> None:
+    """Small ones take ten times as much memory as their bytes."""
+    reader, found = FrameReader(BYTES_MAX, Room()), list[list[Frame]]()
+    for part in pieces(b"".join(map(as_bytes, frames)), cuts):
+        found.append(reader.feed(part, some))
+        while reader.has_more:
+            assert (len(found[-1]), reader.is_between) == (some, False)
+            found.append(reader.feed(b"", some))
+    assert [frame for together in found for frame in together] == frames
+    assert all(len(together) <= some for together in found)
+    assert reader.is_between
+
+
 def test_random_bytes_break_a_connection_or_are_frames_and_nothing_else() -> None:
     """Most begin like frames: otherwise hardly one would be understood so far."""
     draw = random.Random(7)
@@ -175,14 +189,16 @@ def test_metadata_comes_back(metadata: tuple[tuple[str, str], ...]) -> None:
     assert decode_metadata(encode_metadata(metadata)) == metadata
 
 
-@pytest.mark.parametrize("data", [b"\xff\0", b"key", b"key\0", b"key\0value", b"a\0b\0c\0"])
+@pytest.mark.parametrize(
+    "data", [b"\xff\0", b"key", b"key\0", b"key\0value", b"a\0b\0c\0", b"\0" * codec.METADATA_BYTES_MAX]
+)
 def test_metadata_that_is_broken(data: bytes) -> None:
     with pytest.raises(BrokenFrameError):
         decode_metadata(data)
 
 
 def test_metadata_that_cannot_be_sent() -> None:
-    for bad in ((("key", "a\0b"),), (("key", "x" * codec.METADATA_BYTES_MAX),)):
+    for bad in ((("key", "a\0b"),), (("key", "x" * codec.METADATA_BYTES_MAX),), (("", ""),) * (PAIRS_MAX + 1)):
         with pytest.raises(ValueError, match="expected"):
             encode_metadata(bad)
 

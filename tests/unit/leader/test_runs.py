@@ -7,7 +7,7 @@ import pytest
 from holdfast.broker.api import purging
 from holdfast.broker.api.purging import Purging
 from holdfast.broker.api.validation import Validator
-from holdfast.broker.leader import timers, watermarks
+from holdfast.broker.leader import reserver, timers, watermarks
 from holdfast.broker.policy.policies import default_policy
 from holdfast.machine import entries, keys, run_entries
 from holdfast.machine.outcomes import Claimed, Outcome
@@ -173,6 +173,20 @@ async def test_an_entry_of_expiries_takes_only_so_many_payloads_out_of_runs(monk
     assert await small.rounds_until(small.leadership.housekeeping.expire(due(small, keys.CLAIM_EXPIRY)))
     assert small.machine.meta.applied_index == before + 3
     assert states(small, [*run, *singles]) == {READY}
+
+
+async def test_what_goes_back_to_its_run_goes_in_entries_of_few_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserver, "DEPARTING_BYTES_MAX", 35)
+    small = SmallShard()
+    run = await small.enqueue_run(7, size_bytes=8, header=b"")  # and two bytes for what a payload is
+    call = small.reserve(tasks_max=7)
+    await settle()
+    call.cancel()
+    await small.round()
+    before = small.machine.meta.applied_index
+    await small.round()
+    assert small.machine.meta.applied_index == before + 3
+    assert [(task.state, task.claims) for task in tasks_of(small, run)] == [(READY, 0)] * 7
 
 
 async def test_finished_tasks_of_a_run_are_purged_together(small: SmallShard) -> None:

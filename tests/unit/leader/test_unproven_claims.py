@@ -68,6 +68,35 @@ async def test_that_there_is_nothing_to_claim_waits_for_a_proof(doubted: Doubted
     assert await doubted.proven(call) == []
 
 
+async def test_a_call_that_waits_asks_for_no_proof_before_it_has_waited_in_vain() -> None:
+    doubted = Doubted(claims_per_worker_max=2)
+    call = doubted.reserve(request_id=b"r", wait_ms=60_000)
+    await settle()
+    assert doubted.shard.waiters == 1
+    [task_id] = await doubted.enqueue()
+    await doubted.round()
+    [claim] = await call
+    assert claim.task_id == task_id
+    in_vain = doubted.reserve(request_id=b"s", wait_ms=1)
+    while doubted.shard.waiters:
+        await asyncio.sleep(0.001)
+    assert await doubted.waits(in_vain), "that there was nothing to claim"
+    assert await doubted.proven(in_vain) == []
+
+
+async def test_who_repeats_a_request_whose_claim_is_on_its_way_does_not_wait_for_another() -> None:
+    doubted = Doubted(claims_per_worker_max=2)
+    [task_id] = await doubted.enqueue()
+    first = doubted.reserve(request_id=b"r", worker=b"w")
+    await settle()
+    first.cancel()
+    repeated = doubted.reserve(request_id=b"r", worker=b"w", wait_ms=60_000)
+    await settle()
+    assert doubted.shard.waiters == 0
+    [claim] = await doubted.proven(repeated)
+    assert claim.task_id == task_id
+
+
 async def test_what_a_repeated_request_holds_waits_for_a_proof(doubted: Doubted) -> None:
     await doubted.enqueue(2)
     [claim] = await doubted.claim(request_id=b"r")

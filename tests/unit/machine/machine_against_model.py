@@ -42,7 +42,7 @@ from holdfast.machine.ready_lines import read_ages, read_rows, read_subqueue
 from holdfast.machine.rows import CLAIMED, DEAD, DELAYED, READY, RETRY_PENDING
 from holdfast.machine.running import Running
 from tests.unit.machine.machine_model import ENDED, INCARNATION, PAUSE_MS, SHARD, WAITING
-from tests.unit.machine.machine_model_runs import ModelWithRuns
+from tests.unit.machine.machine_model_runs import ModelWithRuns, ids_of_new_runs
 from tests.unit.machine.machine_model_task import check_budgets, ids_from
 from tests.unit.machine.machine_new_tasks import dated_runs, new_runs, new_tasks, queue_names
 from tests.unit.machine.machine_picture import (
@@ -52,6 +52,7 @@ from tests.unit.machine.machine_picture import (
     answers_of,
     as_single_tasks,
     claimed_in,
+    claims_of,
     in_slices,
     marks_for,
     picture_of,
@@ -134,10 +135,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert {(queue, *pair) for queue, pairs in effects.freed.items() for pair in pairs} == set(ended.values())
         self.log.append((self.term, data, answers, state_hash(self.kv)))
         self.known_ids += [outcome.task_id for outcome in accepted_in(done) if not outcome.duplicate]
-        if isinstance(entry, run_entries.EnqueueRuns):
-            for new, outcome in zip(entry.runs, done, strict=True):
-                if isinstance(outcome, outcomes.AcceptedRun) and not outcome.duplicate:
-                    self.known_ids += ids_from(outcome.task_id, new.tasks)
+        self.known_ids += ids_of_new_runs(entry, done)
         claimed = [claim for done_ in done if isinstance(done_, outcomes.Claimed) for claim in single_claims(done_)]
         slices = [done_ for done_ in done if isinstance(done_, outcomes.Claimed) and done_.tasks > 1]
         self.known_slices += [(claim.task_id, claim.token, claim.tasks) for claim in slices]
@@ -320,9 +318,12 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def enqueue(self, tasks: list[NewTask]) -> None:
         self.propose(entries.Enqueue(self.stamp_ms, self.dated(tasks)))
 
-    @rule(runs=st.lists(new_runs, min_size=1, max_size=2))
-    def enqueue_runs(self, runs: list[NewRun]) -> None:
-        self.propose(run_entries.EnqueueRuns(self.stamp_ms, dated_runs(runs, self.clock_ms)))
+    @rule(runs=st.lists(new_runs, min_size=1, max_size=2), tasks=st.lists(new_tasks, max_size=2))
+    def enqueue_runs(self, runs: list[NewRun], tasks: list[NewTask]) -> None:
+        """With single tasks between them."""
+        first, *others = dated_runs(runs, self.clock_ms)
+        items: list[NewRun | NewTask] = [*self.dated(tasks[:1]), first]
+        self.propose(run_entries.EnqueueRuns(self.stamp_ms, [*items, *self.dated(tasks[1:]), *others]))
 
     @precondition(lambda self: self.known_claims)
     @rule(picked=picks, count=st.integers(1, 5))
@@ -440,10 +441,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
         return rows.CLAIMS_SPENT if task.claims >= task.new.max_claims else 0
 
     @precondition(lambda self: self.known_claims)
-    @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)))
-    def extend(self, picked: Picks, lease_ms: int) -> None:
-        claims = enumerate(self.claims_like(picked))
-        items = [ExtendItem(*claim, self.clock_ms + lease_ms - 4 * number) for number, claim in claims]
+    @rule(picked=picks, lease_ms=st.sampled_from((-20, 10, 200)), apart_ms=st.sampled_from((0, 0, 4)))
+    def extend(self, picked: Picks, lease_ms: int, apart_ms: int) -> None:
+        claims = [one for claim in self.claims_like(picked) for one in claims_of(*claim, 1 if apart_ms else 4)]
+        items = [ExtendItem(*claim, self.clock_ms + lease_ms - apart_ms * index) for index, claim in enumerate(claims)]
         self.propose(entries.Extend(self.stamp_ms, items))
 
     @precondition(lambda self: self.known_claims)

@@ -122,15 +122,19 @@ def ids_from(task_id: bytes, count: int) -> list[bytes]:
 
 def tasks_of(new: NewRun) -> list[NewTask]:
     """A run, told task by task. Payloads are shorter than 128 bytes here."""
-    tasks, offset = [], 0
-    for place in range(0, len(new.sizes), 4):
-        payload = new.payloads[offset : (offset := offset + int.from_bytes(new.sizes[place : place + 4], "big"))]
+    tasks, offset, count = [], 0, len(new.sizes) // 4
+    request_ids = new.request_ids.split(b"\0") if new.request_ids else [b""] * count
+    for place, request_id in enumerate(request_ids):
+        size = int.from_bytes(new.sizes[4 * place : 4 * place + 4], "big")
+        payload = new.payloads[offset : (offset := offset + size)]
         envelope = new.header + (bytes((26, len(payload))) + payload if payload else b"")
+        envelope += bytes((58, len(request_id))) + request_id if request_id else b""
         tasks.append(
             NewTask(
-                new.queue, new.priority, b"", b"", new.dedup_window_ms, 0, new.max_attempts, new.max_claims,
-                new.result_ttl_ms, envelope, new.type, flags=new.flags, timeout_ms=new.timeout_ms,
-                start_by_ms=new.start_by_ms,
+                new.queue, new.priority, new.tenant, request_id, new.dedup_window_ms, 0, new.max_attempts,
+                new.max_claims, new.result_ttl_ms, envelope, new.type, new.limit_key, flags=new.flags,
+                timeout_ms=new.timeout_ms, start_by_ms=new.start_by_ms,
+                digest=int.from_bytes(new.digests[8 * place : 8 * place + 8], "big"),
             )
         )  # fmt: skip
     return tasks

@@ -1,9 +1,11 @@
 """What is enqueued to the machine beside its model."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 
 from holdfast.machine import rows
-from holdfast.machine.new_runs import NewRun, pack_sizes
+from holdfast.machine.new_runs import NewRun, pack_digests, pack_ids, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 
 WINDOW_MS = 60
@@ -35,14 +37,30 @@ new_tasks = st.builds(
     result_ttl_ms=st.sampled_from((0, 20, 300)),
     envelope=st.binary(max_size=4),
 )
+
+
+def run_of(members: list[tuple[bytes, bytes, int]], request_id: bytes, **fields: Any) -> NewRun:
+    """`members`: payloads, own request ids and their digests. Those of a run with an id of its own have none."""
+    payloads, request_ids, digests = zip(*members, strict=True)
+    own_ids = b"" if request_id or not any(request_ids) else pack_ids(request_ids)
+    return NewRun(
+        sizes=pack_sizes([len(payload) for payload in payloads]), payloads=b"".join(payloads), request_id=request_id,
+        request_ids=own_ids, digests=pack_digests(digests) if own_ids and any(digests) else b"", **fields,
+    )  # fmt: skip
+
+
+own_ids = st.sampled_from((*REQUEST_IDS, b"d", b"e", b"longer"))
 new_runs = st.builds(
-    lambda payloads, **fields: NewRun(
-        sizes=pack_sizes([len(payload) for payload in payloads]), payloads=b"".join(payloads), **fields
+    run_of,
+    st.one_of(
+        st.lists(st.tuples(st.binary(max_size=3), st.just(b""), st.just(0)), min_size=1, max_size=7),
+        st.lists(st.tuples(st.binary(max_size=3), own_ids, st.sampled_from((0, 7, 7, 8))), min_size=1, max_size=7),
     ),
-    st.lists(st.binary(max_size=3), min_size=1, max_size=7),
     queue=queue_names,
+    tenant=st.sampled_from(TENANTS),
+    limit_key=st.sampled_from(LIMIT_KEYS),
     priority=st.sampled_from((0, 4, 9)),
-    request_id=st.sampled_from((b"", b"run", b"run 2")),
+    request_id=st.sampled_from((b"", b"", b"run", b"run 2")),
     dedup_window_ms=st.sampled_from((5, WINDOW_MS, 500)),
     max_attempts=st.integers(1, 3),
     max_claims=st.integers(1, 3),

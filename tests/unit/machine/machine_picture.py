@@ -9,8 +9,8 @@ from holdfast.machine.effects import Effects, ReadyTask
 from holdfast.machine.entries import AGE_MARK, Mark
 from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.rejections import Rejection
-from holdfast.machine.running import split_claim_row
-from holdfast.machine.runs import index_row
+from holdfast.machine.running import claim_row, split_claim_row
+from holdfast.machine.runs import index_row, payloads_key
 
 # (name of the outcome, its fields…), or the code of a rejection
 Answer = tuple[Any, ...] | str
@@ -59,27 +59,30 @@ def fields_of(row: object) -> dict[str, Any]:
 
 def as_single_tasks(state: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """The same state, if all tasks that are in runs had rows of their own: nobody can tell the one from the other."""
-    runs = {key[1:]: run_rows.Run.decode(row) for key, row in state.items() if key[0] == keys.RUN}
+    runs = [run_rows.Run.decode(row) for key, row in state.items() if key[0] == keys.RUN]
     single = {key: row for key, row in state.items() if key[0] not in (keys.RUN, keys.RUN_PAYLOADS)}
-    for last, run in runs.items():
+    for run in runs:
         for start, stretch in run.spans():
             row = index_row(run, start, stretch)
             if row is not None:
                 del single[row[0]]
-        payloads = state.get(keys.run_payloads(int.from_bytes(last, "big")))
         for place in range(run.count):
             task, task_id = run.execution(place), run.id_at(place)
             if task is None:
                 continue
             single[keys.execution(task_id)] = task.encode()
             if task.state in (rows.READY, rows.CLAIMED):
-                assert payloads is not None
-                single[keys.envelope(task_id)] = run_rows.RunPayloads(payloads).envelope(place)
+                start, end = run.part_at(place)
+                payloads = run_rows.RunPayloads(state[payloads_key(run, end)])
+                single[keys.envelope(task_id)] = payloads.envelope(place - start, task.request_id)
             if task.state == rows.READY:
-                single[keys.ready(task.queue, task.priority, task.sequence)] = task_id + bytes(4)
+                names = task.tenant, task.limit_key
+                single[keys.ready(task.queue, task.priority, task.sequence, *names)] = task_id + bytes(4)
+            elif task.state == rows.CLAIMED:
+                names = task.tenant, task.limit_key
+                single[keys.claim_expiry(task.timer_ms, task_id)] = claim_row(task.queue, *names)
             else:
-                timed = keys.claim_expiry if task.state == rows.CLAIMED else keys.retention
-                single[timed(task.timer_ms, task_id)] = b""
+                single[keys.retention(task.timer_ms, task_id)] = b""
     return single
 
 
@@ -212,7 +215,7 @@ def subqueue_of(key: bytes) -> tuple[bytes, int, bytes, bytes]:
 
 def running_of(row: bytes) -> list[tuple[bytes, int, bytes]]:
     """Whose caps a claim counts for."""
-    queue, tenant, limit_key = split_claim_row(row) if row else (b"", b"", b"")
+    queue, tenant, limit_key, _ = split_claim_row(row) if row else (b"", b"", b"", 1)
     named = ((queue, keys.SCOPE_TENANT, tenant), (queue, keys.SCOPE_KEY, limit_key))
     return [name for name in named if name[2]]
 
@@ -231,9 +234,12 @@ def answers_of(done: Iterable[outcomes.Outcome]) -> list[Answer]:
     answers: list[Answer] = []
     for outcome in done:
         if isinstance(outcome, outcomes.Claimed):
-            answers += [answer_of(claim)[:-1] for claim in single_claims(outcome)]
+            answers += [answer_of(claim)[:-2] for claim in single_claims(outcome)]
         elif isinstance(outcome, outcomes.AckedRange):
             answers.append(("AckedRange", tuple((index, refusal.code) for index, refusal in outcome.refused)))
+        elif isinstance(outcome, outcomes.AcceptedRun):
+            others = tuple((index, answer_of(other)) for index, other in outcome.others)
+            answers.append(("AcceptedRun", outcome.task_id, outcome.duplicate, others))
         else:
             answers.append(answer_of(outcome))
     return answers

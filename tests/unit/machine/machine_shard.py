@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.machine import draft, entries, keys, outcomes, ready_lines, ready_rows, rows, runs
+from holdfast.machine import (
+    draft,
+    entries,
+    keys,
+    outcomes,
+    ready_lines,
+    ready_rows,
+    rows,
+    run_rows,
+    run_transitions,
+    runs,
+)
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import (
     AckItem,
@@ -259,10 +270,11 @@ def code(outcome: outcomes.Outcome) -> str:
 def use_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few tasks need several rows of sub-queues and of ages, and more than is kept at hand of them."""
     monkeypatch.setattr(ready_rows, "SUBQUEUE_TASKS_MAX", 2)
-    for module in (ready_rows, ready_lines, draft):
+    for module in (ready_rows, ready_lines, draft, run_transitions):
         monkeypatch.setattr(module, "AGE_PAGE_PLACES", 4)
     for limit, tasks_max in {"RUN_TASKS_MAX": 5, "RUN_BYTES_MAX": 12}.items():
         monkeypatch.setattr(run_handlers, limit, tasks_max)
-    monkeypatch.setattr(runs, "RUNS_CACHED_MAX", 2)
+    monkeypatch.setattr(run_rows, "PART_BYTES_MAX", 5)
+    monkeypatch.setattr(runs, "RUNS_CACHED_BYTES_MAX", 5_000)
     for cache, entries_max in {"AGE_PAGES": 2, "SUBQUEUES": 3, "TASKS": 5}.items():
         monkeypatch.setattr(draft, f"{cache}_CACHED_MAX", entries_max)

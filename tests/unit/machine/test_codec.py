@@ -21,7 +21,7 @@ from holdfast.machine.entries import (
     Mark,
     RemoteFollowUp,
 )
-from holdfast.machine.new_runs import NewRun, pack_sizes
+from holdfast.machine.new_runs import NewRun, pack_digests, pack_ids, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateItem
 from holdfast.machine.packing import DecodeError
@@ -87,9 +87,13 @@ def slices_claim(slices: list[tuple[bytes, int]], now_ms: int) -> entries.Claim:
     return entries.Claim(now_ms, 0, b"", b"", 0, [task_id for task_id, _ in slices], [], counts=counts)
 
 
-def new_run(payloads: list[bytes], **fields: Any) -> NewRun:
+def new_run(payloads: list[bytes], *, has_ids: bool, has_digests: bool, **fields: Any) -> NewRun:
     sizes = pack_sizes([len(payload) for payload in payloads])
-    return NewRun(sizes=sizes, payloads=b"".join(payloads), **fields)
+    request_ids = pack_ids([b"id %d" % index for index in range(len(payloads))]) if has_ids else b""
+    digests = pack_digests(range(len(payloads))) if has_digests else b""
+    return NewRun(
+        sizes=sizes, payloads=b"".join(payloads), request_ids=request_ids, digests=digests, **fields
+    )  # fmt: skip
 
 
 new_runs = st.builds(
@@ -107,6 +111,10 @@ new_runs = st.builds(
     timeout_ms=u32,
     start_by_ms=u64,
     header=blobs,
+    tenant=names,
+    limit_key=names,
+    has_ids=st.booleans(),
+    has_digests=st.booleans(),
 )
 away_items = st.builds(
     AckItem, task_ids, u128, st.none() | blobs, some(new_tasks).map(tuple), some(remote_follow_ups).map(tuple)
@@ -170,7 +178,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     operator_entries.SetAllocations: st.builds(
         operator_entries.SetAllocations, u64, queues, u8, some(st.tuples(u16, blobs))
     ),
-    run_entries.EnqueueRuns: st.builds(run_entries.EnqueueRuns, u64, some(new_runs)),
+    run_entries.EnqueueRuns: st.builds(run_entries.EnqueueRuns, u64, some(new_runs | new_tasks)),
     run_entries.AckRanges: st.builds(run_entries.AckRanges, u64, u64, some(st.builds(AckRange, task_ids, u128, u32))),
     run_entries.PurgeRanges: st.builds(run_entries.PurgeRanges, u64, some(st.builds(TaskRange, task_ids, u32))),
 }

@@ -147,7 +147,7 @@ def test_a_lost_row_is_reported(family: int) -> None:
 )
 def test_a_stray_row_is_reported(key: bytes) -> None:
     shard = busy_shard()
-    size_bytes = {keys.ATTEMPTS: 0, keys.READY_AGE: 17}.get(key[0], 16)
+    size_bytes = {keys.ATTEMPTS: 0, keys.READY_AGE: 18}.get(key[0], 16)
     shard.kv.write({key: b"\1" * size_bytes})
     assert violations(shard.kv)
 

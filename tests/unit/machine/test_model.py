@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import settings
 
-from holdfast.machine.new_runs import NewRun, pack_sizes
+from holdfast.machine.new_runs import NewRun, pack_digests, pack_ids, pack_sizes
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import KEEP_PRIORITY
 from holdfast.machine.rows import HAS_RETRY
@@ -58,11 +58,19 @@ def some_runs(rng: Random) -> list[NewRun]:
     runs = []
     for _ in range(rng.randint(1, 2)):
         payloads = [rng.randbytes(rng.randrange(4)) for _ in range(rng.randint(1, 12))]
+        own_ids, digests, request_id = b"", b"", rng.choice((b"", b"", b"run %d" % rng.randrange(6)))
+        if not request_id and rng.random() < 0.5:
+            own_ids = pack_ids([rng.choice((b"", b"%d" % rng.randrange(40))) for _ in payloads])
+            digests = pack_digests(rng.choices((0, 7, 7, 7, 8), k=len(payloads))) if own_ids else b""
         runs.append(
             NewRun(
                 queue=rng.choice(QUEUES),
+                tenant=rng.choice(TENANTS),
+                limit_key=rng.choice(LIMIT_KEYS),
+                request_ids=own_ids,
+                digests=digests,
                 priority=rng.choice((0, 4, 9)),
-                request_id=rng.choice((b"", b"run %d" % rng.randrange(6))),
+                request_id=request_id,
                 dedup_window_ms=rng.choice((5, WINDOW_MS, 500)),
                 max_attempts=rng.randint(1, 4),
                 max_claims=rng.randint(2, 5),
@@ -88,7 +96,7 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
     lease_ms, priority = rng.choice((10, 40, 300)), rng.choice((0, 4, 9, KEEP_PRIORITY))
     steps: list[tuple[int, Callable[[], None]]] = [
         (8, lambda: run.enqueue(some_tasks(rng, 3))),
-        (6, lambda: run.enqueue_runs(some_runs(rng))),
+        (6, lambda: run.enqueue_runs(some_runs(rng), some_tasks(rng, 2))),
         (6, lambda: run.ack_ranges(picked, rng.randint(1, 6))),
         (
             14,
@@ -106,7 +114,7 @@ def random_step(run: MachineAgainstModel, rng: Random) -> None:
         (8, lambda: run.claim_alone(rng.choice(QUEUES), rng.choice((1, 1, 1, 2)), rng.choice((b"", b"x")), picked)),
         (5, lambda: run.ack(picked, rng.choice((None, b"", b"done")), rng.choice(([], [], some_tasks(rng, 2))))),
         (6, lambda: run.fail(picked, rng.random() < 0.2, rng.choice((1, 30)))),
-        (3, lambda: run.extend(picked, rng.choice((-20, 10, 200)))),
+        (3, lambda: run.extend(picked, rng.choice((-20, 10, 200)), rng.choice((0, 0, 4)))),
         (4, lambda: run.release(picked, rng.choice((0, 0, 20)))),
         (2, lambda: run.expire(picked)),
         (2, lambda: run.promote(picked)),

@@ -1,24 +1,30 @@
 """A run against a list of tasks: whatever stretches do, each task is in the state that it was brought into last."""
 
+from itertools import pairwise
 from random import Random
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from holdfast.machine import runs
 from holdfast.machine.ids import later_task_id, later_token, make_task_id, make_token
+from holdfast.machine.kv import MemoryKV
 from holdfast.machine.new_runs import NewRun, pack_sizes
 from holdfast.machine.rows import CLAIMED, READY, SUCCEEDED
 from holdfast.machine.run_rows import (
     DEPARTED,
+    PART_BYTES_MAX,
     Run,
     RunPayloads,
     Stretch,
     envelope_bytes,
     envelope_of,
+    parts_of,
     stretch_count,
     stretch_row,
 )
+from holdfast.machine.runs import Runs, Writes
 from holdfast.proto.v1 import tasks_pb2 as pb
 
 FIRST_ID = make_task_id(1_000_000, 7, 500)
@@ -95,6 +101,23 @@ def test_payloads_are_read_back_as_they_came(payloads: list[bytes]) -> None:
     assert run.largest_bytes == max(envelope_bytes(6, len(payload)) for payload in payloads)
 
 
+@quick
+@given(st.lists(st.integers(0, 20_000) | st.integers(0, 100_000), min_size=1, max_size=128))
+def test_payloads_are_cut_into_rows_of_bounded_size(sizes: list[int]) -> None:
+    parts = parts_of(pack_sizes(sizes))
+    ends = [end for end, _ in parts]
+    assert ends[-1] == len(sizes)
+    for start, (end, end_offset) in zip([0, *ends], parts, strict=False):
+        assert start < end
+        assert end_offset == sum(sizes[:end])
+        assert end == start + 1 or sum(sizes[start:end]) <= PART_BYTES_MAX
+        assert end == len(sizes) or sum(sizes[start : end + 1]) > PART_BYTES_MAX, "there was room for one more"
+    run = Run.make(a_run([bytes(size) for size in sizes]), FIRST_ID)
+    assert [run.part_at(place) for place in range(len(sizes))] == [
+        (start, end) for start, end in zip([0, *ends], ends, strict=False) for _ in range(start, end)
+    ]
+
+
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_152])
 def test_header_and_payload_are_the_task_that_was_handed_over(size: int) -> None:
     header = pb.TaskSpec(queue="mail", type="send", headers={"k": "v"}, priority=3)
@@ -111,6 +134,30 @@ def test_places_are_found_by_ids() -> None:
     assert run.place(make_task_id(1_000_001, 7, 502)) is None  # of another time: this shard never made it
 
 
-@pytest.mark.parametrize(("row", "tasks"), [(stretch_row(1), 1), (stretch_row(128), 128), (b"mail\0blue\0disk", 1)])
+@pytest.mark.parametrize(
+    ("row", "tasks"),
+    [(stretch_row(1), 1), (stretch_row(128), 128), (b"\0mail\0blue\0disk", 1), (b"17\0mail\0blue\0disk", 17)],
+)
 def test_an_index_row_says_for_how_many_tasks_it_stands(row: bytes, tasks: int) -> None:
     assert stretch_count(row) == tasks
+
+
+def test_runs_at_hand_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of which each task does something else takes many times as much as another."""
+    monkeypatch.setattr(runs, "RUNS_CACHED_BYTES_MAX", 100_000)
+    at_hand, first_ids, kept = Runs(MemoryKV()), list[bytes](), list[int]()
+    for number in range(100):
+        writes: Writes = {}
+        first_ids.append(make_task_id(1_000_000, 7, 1_000 * (number + 1)))
+        new = a_run([b"x"] * 100)
+        run = Run.make(new, first_ids[-1])
+        at_hand.add(run, new.header, new.payloads, writes)
+        for place in range(100 if number % 3 == 0 else 0):
+            departs = number % 2 or place % 2
+            at_hand.change(run, place, Stretch(place + 1, DEPARTED if departs else SUCCEEDED, place), writes)
+        at_hand.were_written()
+        kept.append(at_hand.kept_bytes)
+        found = filter(None, map(at_hand.at_hand, first_ids))
+        assert at_hand.kept_bytes == sum(run.kept_bytes for run in found) <= 100_000
+    assert max(kept) > 50_000
+    assert sum(later < earlier for earlier, later in pairwise(kept)) > 3

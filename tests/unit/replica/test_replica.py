@@ -1,25 +1,19 @@
-"""A replica of a group of two, driven by rounds: the other is a real engine on a journal in memory."""
+"""A replica of a group of two in its rounds."""
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import structlog
 
-from holdfast.broker.metrics import Metrics
 from holdfast.broker.replica import commit_loop as rounds_module
-from holdfast.broker.replica.commit_loop import CommitLoop, Message
-from holdfast.broker.replica.replica import NewState, Replica
-from holdfast.machine.entries import Enqueue
+from holdfast.broker.replica.replica import NewState
 from holdfast.machine.kv import MemoryKV
 from holdfast.machine.machine import Machine
-from holdfast.machine.outcomes import Outcome
-from holdfast.raft.codec import decode, encode
-from holdfast.raft.engine import ShardRaft
-from holdfast.raft.journal import MemoryJournal, found
-from holdfast.raft.library import FOLLOWER, Timing
+from holdfast.raft.codec import encode
+from holdfast.raft.library import FOLLOWER
 from holdfast.raft.messages import (
     TERM_MAX,
     Append,
@@ -34,114 +28,13 @@ from holdfast.raft.messages import (
 from holdfast.raft.node_journal import NodeJournal, tombstone_of
 from holdfast.routing.groups import mapped_group
 from holdfast.serving.refusals import NOT_LEADER, SHARD_NOT_FOUND, OutcomeUnknownError, RefusedError
-from holdfast.storage.disk_guard import DiskGuard
 from holdfast.storage.startup_checks import recover_shard
 from holdfast.wal.errors import DiskFullError
 from holdfast.wal.node_log import NodeLog
 from tests.simulation.fake_disk import FakeDisk
-from tests.simulation.lone_replica import LoneHost
 from tests.simulation.syncs import beside
-from tests.unit.machine.machine_shard import START_MS, new_task
-from tests.unit.replica.small_shard import StillTime, settle
-
-SHARD, GROUP = 0, 1
-ME, OTHER = "n1/" + "1" * 32, "n2/" + "2" * 32
-PATIENT = Timing(heartbeat_s=60, election_s_min=300, election_s_max=600, silence_s_max=290)  # nothing by time alone
-
-
-class OtherNode:
-    """Takes what it is sent, makes it durable at once and answers; or does not listen."""
-
-    def __init__(self) -> None:
-        self.listens = True
-        self.commit_loop: CommitLoop | None = None
-        self.raft = ShardRaft(OTHER, MemoryJournal(), now_s=-1e9, timing=PATIENT, draw=lambda: 0.5)
-        self.heard = 0
-        self.drops: list[tuple[str, str]] = []
-
-    def send(self, identities: Sequence[str], messages: list[Message]) -> None:
-        assert list(identities) == [OTHER]
-        if not self.listens:
-            return
-        for _shard, _group, data in messages:
-            self.heard += 1
-            self.raft.receive(ME, decode(data), time.monotonic())
-        self.raft.synced()
-        answers = self.raft.ready.take()
-        assert self.commit_loop is not None
-        self.commit_loop.receive(OTHER, [(SHARD, GROUP, encode(message)) for _to, message in answers])
-
-    def drop(self, identity: str, detail: str) -> None:
-        self.drops.append((identity, detail))
-
-    def pause_reading(self) -> None:
-        """It says little."""
-
-    def resume_reading(self) -> None:
-        """It says little."""
-
-
-class Scene:
-    def __init__(self) -> None:
-        self.disk = FakeDisk(random.Random(0))
-        self.log = NodeLog.open(self.disk, segment_bytes=64 * 1024)
-        self.other = OtherNode()
-        self.unknown_senders: list[Message] = []  # messages of shards that are not here
-        self.guard = DiskGuard(self.disk.free_bytes, 0)
-        self.begin_sync = beside(_at_once)
-        self.metrics = Metrics()
-        self.commit_loop = CommitLoop(
-            self.log, self.metrics, begin_sync=lambda work: self.begin_sync(work), disk=self.guard, wire=self.other
-        )
-        self.other.commit_loop = self.commit_loop
-        kv = self.kv = MemoryKV()
-        journal = NodeJournal.create(self.log, SHARD, group=GROUP, state_name="s")
-        machine = recover_shard(journal, self.log, kv, SHARD)
-        found(journal, [ME, OTHER])
-
-        self.host = LoneHost(self.commit_loop, self.guard, StillTime(), me=ME, timing=PATIENT)
-        self.replica = Replica(SHARD, self.log, journal, kv, machine, self.host)
-        self.shard = self.replica.shard
-        self.commit_loop.attach(self.replica)
-        self.running = asyncio.ensure_future(self.commit_loop.run(self))
-
-    @property
-    def rounds(self) -> int:
-        """That have ended."""
-        samples = (sample for metric in self.metrics.round_seconds.collect() for sample in metric.samples)
-        return next(int(sample.value) for sample in samples if sample.name.endswith("_count"))
-
-    def join(self, _sender: str, message: Message) -> None:
-        self.unknown_senders.append(message)
-
-    def note_other_group(self, sender: str, number: int) -> None:
-        """There is one group."""
-
-    async def leading(self) -> "Scene":
-        self.replica.raft.election_deadline_s = 0.0
-        self.commit_loop.wake(SHARD)
-        while not self.shard.serves:
-            await self.replica.next_round()
-        return self
-
-    def enqueue(self, size_bytes: int = 10) -> "asyncio.Task[list[Outcome]]":
-        entry = Enqueue(START_MS, [new_task(envelope=bytes(size_bytes))])
-        return asyncio.ensure_future(self.shard.submit(entry))
-
-    async def enqueue_for_ever(self) -> None:
-        while True:
-            await self.enqueue(size_bytes=4000)
-
-    async def stop(self) -> None:
-        await self.shard.stop()
-        if not self.running.done():
-            self.commit_loop.stop()
-            self.commit_loop.wake(SHARD)
-            await self.running
-
-
-async def _at_once(work: Callable[[], None]) -> None:
-    work()
+from tests.unit.replica.pair_scene import GROUP, ME, OTHER, SHARD, Scene
+from tests.unit.replica.small_shard import settle
 
 
 @pytest.fixture
@@ -170,16 +63,43 @@ async def test_an_answer_that_comes_in_the_middle_of_a_round_is_asked_for_once(s
     assert scene.rounds - before == 2, "it is staged and synced, and what is committed is applied"
 
 
-async def test_only_what_may_have_to_wait_for_its_round_is_a_sign_of_life_before(
+async def test_only_what_has_to_wait_for_a_round_is_a_sign_of_life_before(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await settle()
     heard: list[bytes] = []
     monkeypatch.setattr(scene.replica, "overhear", lambda _sender, data, _now_s: heard.append(bytes(data)))
-    answers = [encode(AppendReply(scene.replica.raft.term, True, 0, number)) for number in (1, 2)]
-    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, answer) for answer in answers])
-    assert heard == answers[1:], "the first is delivered at once"
+    echo = encode(AppendReply(scene.replica.raft.term, True, 0, 1))
+    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, echo)])
+    assert not heard, "it is delivered at once"
+    scene.commit_loop.wake(SHARD)
+    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, echo)])
+    assert heard == [echo], "there is to be a round, which may take long"
     await settle()
+
+
+async def test_answers_that_leave_nothing_to_do_cost_no_round(scene: Scene) -> None:
+    await scene.enqueue()
+    await settle()
+    before, raft = scene.rounds, scene.replica.raft
+    for number in range(1, raft.newest_round + 1):
+        answer = encode(AppendReply(raft.term, True, raft.last_index, number))
+        scene.commit_loop.receive(OTHER, [(SHARD, GROUP, answer)])
+    await settle()
+    assert raft.progress[OTHER].echoed_round == raft.newest_round
+    assert scene.rounds == before
+
+
+async def test_a_bug_that_shows_between_two_rounds_ends_the_loop(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await settle()
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(scene.replica, "deliver", fail)
+    scene.commit_loop.receive(OTHER, [(SHARD, GROUP, encode(AppendReply(1, True, 0, 1)))])
+    with pytest.raises(AssertionError, match="a bug"):
+        await scene.running
 
 
 async def test_what_the_other_does_not_answer_is_not(scene: Scene) -> None:
@@ -255,7 +175,7 @@ async def test_reads_do_not_wait_for_the_next_heartbeat(scene: Scene) -> None:
         assert (len(done), len(waiting)) == (4, 0)
 
 
-async def test_what_is_asked_while_entries_are_applied_leaves_at_once(
+async def test_what_is_asked_while_entries_are_applied_leavesat_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round has sent everything by then, and nothing else may come for a while."""

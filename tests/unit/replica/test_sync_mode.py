@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.broker.replica.sync_mode import (
+    AVERAGE_OF,
     AVERAGE_SECONDS_MAX,
     LARGE_BYTES,
     QUICK_SECONDS,
@@ -14,10 +15,11 @@ from holdfast.broker.replica.sync_mode import (
 )
 
 SMALL_BYTES = 1000
+FAST_SECONDS = QUICK_SECONDS / 2
 BETWEEN_SECONDS = (QUICK_SECONDS + AVERAGE_SECONDS_MAX) / 2  # neither quick nor reason enough to leave the line
 
 
-def are_synced(mode: SyncMode, count: int, seconds: float = QUICK_SECONDS, size_bytes: int = SMALL_BYTES) -> None:
+def are_synced(mode: SyncMode, count: int, seconds: float = FAST_SECONDS, size_bytes: int = SMALL_BYTES) -> None:
     for _ in range(count):
         mode.took(seconds, size_bytes)
 
@@ -42,13 +44,16 @@ def test_it_waits_in_line_after_a_trial_of_quick_syncs() -> None:
     assert trial_of(SyncMode()) == TRIAL_SYNCS
 
 
-@pytest.mark.parametrize("seconds", [BETWEEN_SECONDS, SLOW_SECONDS, 10 * SLOW_SECONDS])
-def test_the_quick_syncs_of_a_trial_follow_each_other(seconds: float) -> None:
+@pytest.mark.parametrize(("seconds", "is_quick"), [(SLOW_SECONDS, True), (10 * SLOW_SECONDS, False)])
+def test_a_trial_goes_by_the_average(seconds: float, is_quick: bool) -> None:
     mode = SyncMode()
     are_synced(mode, TRIAL_SYNCS - 1)
     are_synced(mode, 1, seconds)
+    assert mode.is_in_line(SMALL_BYTES) is is_quick
     are_synced(mode, TRIAL_SYNCS - 1)
-    assert not mode.is_in_line(SMALL_BYTES)
+    assert mode.is_in_line(SMALL_BYTES) is is_quick
+    are_synced(mode, 1)
+    assert mode.is_in_line(SMALL_BYTES), "the next trial is one of its own"
 
 
 def test_a_disk_that_is_not_quite_quick_is_never_waited_for_and_need_not_be_left() -> None:
@@ -59,11 +64,19 @@ def test_a_disk_that_is_not_quite_quick_is_never_waited_for_and_need_not_be_left
     assert in_line.is_in_line(SMALL_BYTES)
 
 
-def test_one_slow_sync_ends_it_at_once() -> None:
+def test_one_sync_that_is_very_slow_ends_it_at_once() -> None:
     mode = mode_in_line()
-    are_synced(mode, 1, SLOW_SECONDS)
+    are_synced(mode, 1, AVERAGE_OF * AVERAGE_SECONDS_MAX)
+    assert not mode.is_in_line(SMALL_BYTES)
+
+
+def test_a_slow_sync_now_and_then_does_not_end_it() -> None:
+    mode = mode_in_line()
+    for _ in range(100):
+        are_synced(mode, 1, 2 * SLOW_SECONDS)
+        are_synced(mode, 4 * AVERAGE_OF)
     assert mode.is_in_line(SMALL_BYTES)
-    are_synced(mode, 1, 1.01 * SLOW_SECONDS)
+    are_synced(mode, 3, 2 * SLOW_SECONDS)
     assert not mode.is_in_line(SMALL_BYTES)
 
 
@@ -106,5 +119,5 @@ def test_a_large_round_is_never_waited_for_and_says_nothing_about_the_disk() -> 
     are_synced(mode, 1, 1.0, LARGE_BYTES + 1)
     assert mode.is_in_line(LARGE_BYTES)
     new = SyncMode()
-    are_synced(new, 2 * TRIAL_SYNCS, QUICK_SECONDS, LARGE_BYTES + 1)
+    are_synced(new, 2 * TRIAL_SYNCS, FAST_SECONDS, LARGE_BYTES + 1)
     assert not new.is_in_line(SMALL_BYTES)

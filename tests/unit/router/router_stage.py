@@ -25,7 +25,7 @@ from holdfast.router.wire import RouterServer
 from holdfast.routing.homes import home_shard
 from holdfast.routing.sets import QueueRoute
 from holdfast.serving.grpc_server import ServerLimits
-from holdfast.transport.grpc_channels import GrpcChannels
+from holdfast.transport.negotiated import NegotiatedChannels
 from tests.unit.client.scripted_server import Refusal, not_leader
 
 METHODS = {method.name: method for method in ALL}
@@ -188,7 +188,9 @@ class Stage:
         limits = {"calls_max": 100, "calls_per_shard_max": 50, "bytes_max": 1 << 24} | self._limits
         bytes_max = limits.pop("bytes_max")
         self.admission = Admission(**limits)
-        self.channels = GrpcChannels(message_bytes_max=1 << 22, keepalive_s=20, connects_first=True)
+        self.channels = NegotiatedChannels(
+            message_bytes_max=1 << 22, keepalive_s=20, connects_first=True, transport="grpc"
+        )  # fmt: skip
         self.leaders = Leaders(self.table)
         self.forwarder = Forwarder(self.leaders, self.channels, self.admission)
         self.releases = Releases(self.forwarder)

@@ -20,7 +20,6 @@ from holdfast.routing.sets import (
     owner_of_task,
     parse_automatic_key,
     shard_for_task,
-    shard_or_newest,
     visible,
 )
 
@@ -162,9 +161,9 @@ def test_a_generation_that_the_map_does_not_know_is_no_guess(route: QueueRoute, 
 def test_where_any_shard_will_do_it_means_the_newest_set() -> None:
     keys = [f"call-{index}" for index in range(50)]
     for unknown in (2, 5, 10**17):
-        assert {shard_or_newest(SPREAD, automatic_key(unknown, key, 0), "", "", 0) for key in keys} == {5, 6}
-        assert shard_or_newest(PLAIN, automatic_key(unknown, "key", 0), "", "", 0) == 7
-    assert {shard_or_newest(SPREAD, automatic_key(1, key, 0), "", "", 0) for key in keys} == {2, 3}
+        assert {owner_of_task(SPREAD, automatic_key(unknown, key, 0), "", "", 0) for key in keys} == {5, 6}
+        assert owner_of_task(PLAIN, automatic_key(unknown, "key", 0), "", "", 0) == 7
+    assert {owner_of_task(SPREAD, automatic_key(1, key, 0), "", "", 0) for key in keys} == {2, 3}
 
 
 @quick

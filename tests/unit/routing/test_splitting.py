@@ -130,3 +130,17 @@ def test_rejections_name_items_as_the_caller_counts_them(field: str, expected: s
     answer = rejection if is_whole else pb.AckResponse(outcomes=[{}, {"rejection": rejection}])
     last = outcomes_of(pb.AckResponse, answer, [4, 7])[-1]
     assert last.rejection == pb.Rejection(field=expected, message=f"Expected {expected} to be less.")
+
+
+def test_each_part_counts_the_tasks_before_a_run_by_itself() -> None:
+    tasks = [pb.TaskSpec(payload=b"%d" % number) for number in range(4)]
+    runs = [pb.TaskRun(behind=behind) for behind in (0, 2, 3, 9)]
+    request = pb.EnqueueRequest(tasks=tasks, runs=[*runs, pb.TaskRun()])
+    keys = [1, 2, 1, 2, *(1, 2, 1, 2, 1)]
+    parts = split_request(request, split_lists(request, ENQUEUED, keys))
+    assert [run.behind for run in parts[1].runs[:2]] == [0, 2]
+    assert not parts[1].runs[2].HasField("behind")
+    assert [run.behind for run in parts[2].runs] == [1, 2]
+    alone = split_request(request, {3: {"runs": [1]}})
+    assert [run.behind for run in alone[3].runs] == [0]
+    assert [run.behind for run in request.runs[:4]] == [0, 2, 3, 9], "the caller's request stays as it was"

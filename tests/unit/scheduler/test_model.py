@@ -18,6 +18,7 @@ from holdfast.broker.scheduler import lines, windows
 from holdfast.broker.scheduler import oldest as ages
 from holdfast.broker.scheduler import scheduler as scheduler_module
 from holdfast.broker.scheduler import subqueues as subqueues
+from holdfast.broker.scheduler.lines import ReadyRef
 from holdfast.broker.scheduler.scheduler import Picked, Scheduler
 from holdfast.broker.scheduler.slices import still_there
 from holdfast.machine import entries, run_entries
@@ -49,8 +50,17 @@ def single_ids(task_ids: list[bytes], counts: list[int]) -> list[bytes]:
     return [later_task_id(first, index) for first, n in zip(task_ids, counts, strict=True) for index in range(n)]
 
 
+def picked_places(picked: Picked) -> list[tuple[ReadyRef, int]]:
+    """The ready ref of each task, and its place in that, in the order of the picks."""
+    singles = [[(ref, index) for index in range(ref[1][3])] for ref in picked.ready_refs]
+    if not picked.order:
+        return [single for of_ref in singles for single in of_ref]
+    iterators = [iter(of_ref) for of_ref in singles]
+    return [next(iterators[index]) for index in picked.order]
+
+
 def picked_ids(picked: Picked) -> list[bytes]:
-    return single_ids(picked.task_ids, picked.counts)
+    return [later_task_id(ref[1][1], index) for ref, index in picked_places(picked)]
 
 
 class SchedulerTraffic(RuleBasedStateMachine):
@@ -133,9 +143,16 @@ class SchedulerTraffic(RuleBasedStateMachine):
             tasks.append(new_task(priority=priority, tenant=tenant, limit_key=limit_key))
         self.log.append((entries.Enqueue(self.shard.now_ms, tasks), None))
 
-    @rule(counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), priority=st.sampled_from((0, 4, 9)))
-    def enqueue_runs(self, counts: list[int], priority: int) -> None:
-        runs = [new_run(count, priority=priority) for count in counts]
+    @rule(
+        data=st.data(),
+        counts=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+        priority=st.sampled_from((0, 4, 9)),
+    )
+    def enqueue_runs(self, data: st.DataObject, counts: list[int], priority: int) -> None:
+        runs = []
+        for count in counts:
+            tenant, limit_key = data.draw(st.sampled_from(self.subqueues))
+            runs.append(new_run(count, priority=priority, tenant=tenant, limit_key=limit_key))
         self.log.append((run_entries.EnqueueRuns(self.shard.now_ms, runs), None))
 
     @rule(tasks_max=st.integers(1, 12), repeated=st.booleans())
@@ -171,7 +188,8 @@ class SchedulerTraffic(RuleBasedStateMachine):
     def check_order(self, picked: Picked, before: dict[bytes, Execution]) -> None:
         """First in, first out in each sub-queue; without a share for the oldest, the highest priority that is open."""
         taken: set[bytes] = set()
-        singles = [(ref, index) for ref in picked.ready_refs for index in range(ref[1][3])]
+        singles = picked_places(picked)
+        assert len(singles) == sum(picked.counts)
         for task_id, ((priority, place, tenant, limit_key), position) in zip(picked_ids(picked), singles, strict=True):
             task = before[task_id]  # was ready, open and not on its way
             assert (task.priority, task.sequence, task.tenant, task.limit_key) == (

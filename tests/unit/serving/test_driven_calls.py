@@ -27,6 +27,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.handle: Callable[[bytes], Awaitable[bytes]] = self.echo
+        self.contexts: list[tuple[CallContext, Any]] = []  # of all calls, with the metadata that they came with
         self.observed = MethodMetrics()
         limits = ServerLimits(message_bytes_max=4 * MIB, bytes_max=8 * MIB, calls_max=100)
         self.intake = Intake(bytes_max=8 * MIB, message_bytes_max=4 * MIB, waiting_max=10)
@@ -36,7 +37,9 @@ class Stage:
         limit = request_limit("Enqueue", pb.EnqueueRequest, large_bytes_max=4 * MIB)
         self.server.add("test", {"Enqueue": Served("Enqueue", limit, self.observed, self._begin, is_driven=True)})
 
-    def _begin(self, _context: CallContext) -> Callable[[bytes], Coroutine[Any, Any, bytes]]:
+    def _begin(self, context: CallContext) -> Callable[[bytes], Coroutine[Any, Any, bytes]]:
+        self.contexts.append((context, context.invocation_metadata()))
+
         async def answer(data: bytes) -> bytes:
             return await self.handle(data)
 
@@ -79,6 +82,22 @@ async def test_what_waits_for_nothing_is_answered_without_a_task(stage: Stage, c
     assert await caller.answer(1) == b"answer"
     assert tasks == [None]
     assert await stage.ended() == {"OK": 1}
+
+
+async def test_a_call_that_waits_does_not_keep_its_metadata(stage: Stage, caller: RawCaller) -> None:
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def wait(_data: bytes) -> bytes:
+        return await answer
+
+    stage.handle = wait
+    caller.send(caller.call(1, PATH, shard="3"))
+    await until(lambda: stage.contexts)
+    [(context, metadata)] = stage.contexts
+    assert metadata == (("holdfast-shard", "3"),)
+    assert context.invocation_metadata() == ()
+    answer.set_result(b"answer")
+    assert await caller.answer(1) == b"answer"
 
 
 async def test_several_wait_for_the_same_and_for_one_thing_after_the_other(stage: Stage, caller: RawCaller) -> None:

@@ -44,7 +44,7 @@ def test_a_new_directory_is_made_with_its_parents(tmp_path: Path) -> None:
         assert data_dir.log_dir.is_dir()
         assert data_dir.state_dir.is_dir()
         assert len(bytes.fromhex(data_dir.node_id)) == 16
-    assert (path / "FORMAT").read_bytes() == b"holdfast-data 9\n"
+    assert (path / "FORMAT").read_bytes() == b"holdfast-data 10\n"
     assert (path.stat().st_mode & 0o777) == 0o700
 
 
@@ -93,12 +93,12 @@ def test_the_same_process_cannot_open_it_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"holdfast-data 10\n", "has format 10, but this version reads format 9. Use the newer version that wrote it"),
+        (b"holdfast-data 11\n", "has format 11, but this version reads format 10. Use the newer version that wrote it"),
         (
             b"holdfast-data 1\n",
-            "has format 1, but this version reads format 9. Use the older version that wrote it, or",
+            "has format 1, but this version reads format 10. Use the older version that wrote it, or",
         ),
-        (b"holdfast-data 9", "is damaged"),
+        (b"holdfast-data 10", "is damaged"),
         (b"", "is damaged"),
         (b"\xff" * 5000, "is damaged"),
         (b"holdfast-data \xc2\xb9\n", "is damaged"),
@@ -109,9 +109,9 @@ def test_another_format_is_refused(tmp_path: Path, content: bytes, expected: str
     (tmp_path / "FORMAT").write_bytes(content)
     with pytest.raises((DataDirFormatError, DataDirDamagedError), match=expected) as refused:
         DataDir.open(tmp_path)
-    assert "reads format 9" in str(refused.value)
+    assert "reads format 10" in str(refused.value)
     assert len(str(refused.value)) < 1000
-    (tmp_path / "FORMAT").write_bytes(b"holdfast-data 9\n")
+    (tmp_path / "FORMAT").write_bytes(b"holdfast-data 10\n")
     DataDir.open(tmp_path).close()  # the refusal let go of the lock
 
 
@@ -144,7 +144,7 @@ def test_an_interrupted_first_start_is_finished(tmp_path: Path, left_behind: lis
             (tmp_path / name).write_bytes(b"")
     with DataDir.open(tmp_path) as data_dir:
         assert data_dir.node_id
-    assert (tmp_path / "FORMAT").read_bytes() == b"holdfast-data 9\n"
+    assert (tmp_path / "FORMAT").read_bytes() == b"holdfast-data 10\n"
 
 
 def test_a_first_start_interrupted_before_format_keeps_its_identity(tmp_path: Path) -> None:

@@ -326,3 +326,56 @@ def test_scans_are_those_of_the_twin(tmp_path: Path) -> None:
             (start, stop), limit = sorted((some_key(), some_key())), rng.randint(1, 9)
             assert state.scan(start, stop, limit) == twin.scan(start, stop, limit)
     state.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_written_and_read_while_another_thread_flushes_is_as_in_the_twin(tmp_path: Path, seed: int) -> None:
+    """What is in memory, on its way to the disk and on it is one state, in every order of these."""
+    rng = random.Random(seed)
+    twin, state = MemoryKV(), open_state(tmp_path)
+    flushes = 0
+    with ThreadPoolExecutor(1) as thread:
+        flushing = thread.submit(state.flush)
+        for _ in range(300):
+            changes = {
+                key(rng.randrange(400)): None if rng.random() < 0.4 else rng.randbytes(rng.randrange(2000))
+                for _ in range(rng.randrange(1, 60))
+            }
+            state.write(changes)
+            twin.write(changes)
+            if flushing.done():
+                flushing.result()
+                flushes += 1
+                flushing = thread.submit(state.flush)
+            wanted = [key(rng.randrange(400)) for _ in range(10)]
+            assert state.get_many(wanted) == twin.get_many(wanted) == [state.get(one) for one in wanted]
+            start, stop = sorted(key(rng.randrange(420)) for _ in range(2))
+            limit = rng.choice((1, 5, 1000))
+            assert state.scan(start, stop, limit) == twin.scan(start, stop, limit)
+    assert flushes > 2
+    assert state_hash(state) == state_hash(twin)
+    state.close()
+
+
+def test_what_is_not_on_disk_yet_is_bounded_in_bytes_without_anybody_flushing(tmp_path: Path) -> None:
+    """However much is written: the memory is that of the budget, and what was written and deleted meanwhile never
+    reaches the disk."""
+    budget_bytes, rows = 8 << 20, [random.Random(number).randbytes(1000) for number in range(100)]
+    memory = StateMemory(block_cache_bytes=1 << 20, write_buffer_bytes=budget_bytes)
+    state = RocksState(tmp_path, memory=memory)
+    most_bytes = written_bytes = 0
+    for batch in range(800):
+        state.write({key(100 * batch + number): row for number, row in enumerate(rows)})
+        if batch:
+            state.write({key(100 * (batch - 1) + number): None for number in range(100)})
+        written_bytes += 100 * 1000
+        most_bytes = max(most_bytes, memory.write_buffers.get_usage())
+    assert written_bytes > 9 * budget_bytes
+    assert most_bytes < 1.5 * budget_bytes
+    state.flush()
+    assert len(state.scan(key(0), key(80_000), 1000)) == 100
+    until_s = time.monotonic() + 60
+    while state.size_bytes > written_bytes / 10:
+        assert time.monotonic() < until_s, "what was deleted is there"
+        time.sleep(0.01)
+    state.close()

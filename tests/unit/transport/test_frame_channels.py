@@ -137,6 +137,36 @@ async def test_the_window_is_kept_and_the_queue_leaves_in_its_order(server: Twin
     assert [await call.answer() for call in calls] == [bytes([nth]) for nth in range(5)]
 
 
+async def test_small_calls_do_not_wait_behind_large_ones_nor_keep_them_waiting(server: Twin) -> None:
+    """Large ones bring tasks. Claims and acks wait for none of them, also where a shard does not answer."""
+    link = await server.link(window_bytes=400_000, calls_max=100)
+    large = [begin(link, bytes(150_000)) for _ in range(3)]
+    small = [begin(link, bytes(60_000)) for _ in range(2)]
+    assert [call.is_unsent for call in (*large, *small)] == [False, False, True, False, True]
+    first, _, claim = [await server.call() for _ in range(3)]
+    server.say(codec.encode(codec.ANSWER, claim.call))
+    assert await small[0].answer() == b""
+    assert [large[2].is_unsent, small[1].is_unsent] == [True, False]
+    server.say(codec.encode(codec.ANSWER, first.call))
+    assert await large[0].answer() == b""
+    assert not large[2].is_unsent
+    link.close()
+
+
+async def test_a_call_that_takes_most_of_the_window_has_its_turn(server: Twin) -> None:
+    link = await server.link(window_bytes=400_000, calls_max=100)
+    before, large, behind = begin(link, bytes(20_000)), begin(link, bytes(390_000)), begin(link, b"small")
+    assert [call.is_unsent for call in (before, large, behind)] == [False, True, True]
+    server.say(codec.encode(codec.ANSWER, (await server.call()).call))
+    assert await before.answer() == b""
+    assert [call.is_unsent for call in (large, behind)] == [False, False]
+    other, last = begin(link, bytes(390_000)), begin(link, b"small")
+    assert [call.is_unsent for call in (other, last)] == [True, True]
+    other.cancel()
+    assert not last.is_unsent
+    link.close()
+
+
 async def test_what_is_larger_than_the_window_goes_alone(server: Twin, link: FrameLink) -> None:
     small, large = begin(link, b"x"), begin(link, bytes(5000))
     assert large.is_unsent

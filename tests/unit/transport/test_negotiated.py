@@ -138,6 +138,24 @@ async def test_a_port_that_cannot_be_reached_is_tried_again_later(
     await call(channels, address)
 
 
+async def test_how_often_a_port_could_not_be_reached_is_not_forgotten_before_the_next_try(
+    channels: NegotiatedChannels, server: RouterServer, address: str, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Routers close what they do not need, every second."""
+    monkeypatch.setattr(module, "BACKOFF", Backoff(first_s=0.0, max_s=0.0))
+    frames_of(server).listener.close()
+    with caplog.at_level(logging.INFO, logger="holdfast.transport"):
+        for failures in (1, 2, 3):
+            await call(channels, address)
+            await connecting_ends(channels, address)
+            assert channels.frames[address].failures == failures
+            await channels.close_unused(time.monotonic() + 1.0)
+    assert len([record for record in caplog.records if "No frames at" in record.message]) == 1
+    await channels.close_unused(time.monotonic() + UNUSED_S + 1)
+    assert not channels.frames
+
+
 @pytest.mark.parametrize("announced", ["", "no number", "0 name", "65536 name", "99999999999999999999 name", "-1 name"])
 async def test_nonsense_about_frames_is_no_port(channels: NegotiatedChannels, address: str, announced: str) -> None:
     channels.learn(address, announced)

@@ -3,8 +3,10 @@ else.
 
 server.py       finds who answers a call, before its body is let in; failures become refusals
 shard_services.py  the services of the shards of a node
+guarded.py      the same where callers are asked who they are; scoped.py: what they may not see is not there
 tasks.py        the service of a shard; queues.py, dead_letters.py and schedules.py are parts of it
 enqueueing.py   accepts tasks and runs of tasks
+gathering.py    small calls of one moment are one entry, and tasks that are alike a run
 claims.py       claims as their worker is told of them
 shards.py       the service Shards, in terms of `ShardAdmin`, which admin.py is
 backups.py      the service Backups
@@ -13,6 +15,7 @@ validation.py   turns requests into what a shard works with, or refuses them    
 page_tokens.py  what the pages of lists end with                                             (pure)
 conversion.py   rows of the state as messages
 answering.py    an outcome for each item of a batch, in order
+figures.py      what a scrape is told of queues
 home_guard.py   what only the home of a queue remembers is refused elsewhere
 purging.py      emptying a queue, page by page
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from holdfast.broker.api.guarded import FindHandler, GuardedCalls
 from holdfast.broker.api.shard_services import ShardServices
 from holdfast.broker.api.tasks import TaskService
 from holdfast.broker.metrics import Metrics
@@ -18,7 +19,8 @@ from holdfast.proto.v1 import queues_pb2 as queues_pb
 from holdfast.proto.v1 import schedules_pb2 as schedules_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
-from holdfast.serving.audited import Audit
+from holdfast.serving.access_rules import AccessRules
+from holdfast.serving.audited import OpenAudit
 from holdfast.serving.call_server import CallServer, FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.intake import Intake
@@ -64,8 +66,11 @@ class RpcServer:
         payload_bytes_max: int | None = None,
         readiness: Callable[[], tuple[bool, str]],
         frames_at: FramesAt | None = None,
-        audit: Audit | None = None,
+        access: AccessRules | None = None,
+        audit: OpenAudit | None = None,
     ) -> None:
+        """`access`: the rules of who may do what; without them nobody is asked."""
+        self._guarded = None if access is None else GuardedCalls(access)
         self._shards = shards
         self._batch_bytes_max = batch_bytes_max
         self._payload_bytes_max = payload_bytes_max
@@ -119,34 +124,46 @@ class RpcServer:
         name = _snake_case(method.name)
         sub_service = SUB_SERVICES.get(method.containing_service.name, "")
         begin: Callable[[CallContext], Answer]
+        find: FindHandler
         if servant is None:
             handler_of = attrgetter(f"{sub_service}.{name}" if sub_service else name)
             begin = partial(self._begin, request_type, handler_of, checks_first=name in _CHECKED_FIRST)
+            find = partial(self._find, handler_of, checks_first=name in _CHECKED_FIRST)
         else:
             names_shard = "shard" in request_type.DESCRIPTOR.fields_by_name
             begin = partial(_begin_with_shard if names_shard else _begin, request_type, servant, name)
+            find = partial(_find_with_shard if names_shard else _find, servant, name)
         limit = request_limit(
             method.name,
             request_type,
             large_bytes_max=self._batch_bytes_max,
             payload_bytes_max=self._payload_bytes_max,
         )
-        return Served(
+        served = Served(
             method.name, limit, self._metrics.rpc(method.name), begin,
             encode=response_type.SerializeToString, is_driven=servant is None and name in _DRIVEN,
         )  # fmt: skip
+        if self._guarded is not None:
+            path = f"/{method.containing_service.full_name}/{method.name}"
+            self._guarded.add(served, path, request_type, find)
+        return served
 
     def _begin(
         self, request_type: type[Message], handler_of: Callable[[TaskService], _Handler], context: CallContext, *,
         checks_first: bool,
     ) -> Answer:  # fmt: skip
         """Of what the service of the shard answers that the call is about."""
+        handler, _ = self._find(handler_of, context, checks_first=checks_first)
+        return lambda data: handler(parse(request_type, data))
+
+    def _find(
+        self, handler_of: Callable[[TaskService], _Handler], context: CallContext, *, checks_first: bool
+    ) -> tuple[_Handler, TaskService]:
         number = _shard_of(context.invocation_metadata())
         service = self._shards.find(self._shards.default_shard() if number is None else number)
         if checks_first:
             service.check_open()
-        handler = handler_of(service)
-        return lambda data: handler(parse(request_type, data))
+        return handler_of(service), service
 
     def _refuse(self, method: str, error: Exception) -> tuple[str, str, bytes]:
         if isinstance(error, StateDamagedError):
@@ -157,13 +174,23 @@ class RpcServer:
         return code, refused.message, details
 
 
-def _begin(request_type: type[Message], servant: object, name: str, _context: CallContext) -> Answer:
-    handler: _Handler = getattr(servant, name)
+def _begin(request_type: type[Message], servant: object, name: str, context: CallContext) -> Answer:
+    handler, _ = _find(servant, name, context)
     return lambda data: handler(parse(request_type, data))
 
 
+def _find(servant: object, name: str, _context: CallContext) -> tuple[_Handler, None]:
+    return getattr(servant, name), None
+
+
 def _begin_with_shard(request_type: type[Message], servant: object, name: str, context: CallContext) -> Answer:
-    """The same for requests that say themselves which shard they are about: the metadata must not say another one."""
+    """The same for requests that say themselves which shard they are about."""
+    handler, _ = _find_with_shard(servant, name, context)
+    return lambda data: handler(parse(request_type, data))
+
+
+def _find_with_shard(servant: object, name: str, context: CallContext) -> tuple[_Handler, None]:
+    """The metadata must not say another shard than the request."""
     handler: _Handler = getattr(servant, name)
     named = _shard_of(context.invocation_metadata())
 
@@ -172,7 +199,7 @@ def _begin_with_shard(request_type: type[Message], servant: object, name: str, c
             raise another_shard(named, request.shard)
         return await handler(request)
 
-    return lambda data: checked(parse(request_type, data))
+    return checked, None
 
 
 def _shard_of(metadata: Any) -> int | None:

@@ -1,7 +1,7 @@
 """The wire API: translates requests into entries and outcomes into answers. It holds no rules of its own."""
 
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.broker.api.answering import Answering, in_order, succeeded
@@ -47,6 +47,7 @@ from holdfast.machine.entries import (
     Release,
     RemoteFollowUp,
 )
+from holdfast.machine.entry_parts import DEPARTING_BYTES_MAX, departing_bytes, in_parts
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.operator_entries import UpdateTasks
@@ -143,7 +144,8 @@ class TaskService:
         self._validator.batch(len(request.items), "items")
         now_ms = self._shard.now_ms()
         items, refused = self._answering.validate(request.items, "items", self._validator.update_item, now_ms)
-        outcomes = await self._submit(UpdateTasks(now_ms, items), items)
+        tasks = self._shard.executions([item.task_id for item in items])
+        outcomes = await self._submit_kept(items, tasks, lambda _keep_ms, _dead_ms, chosen: UpdateTasks(now_ms, chosen))
         response = pb.UpdateTasksResponse()
         for index, outcome in in_order(len(request.items), outcomes, refused):
             answer = response.outcomes.add()
@@ -246,7 +248,8 @@ class TaskService:
                 return AckAway(now_ms, keep_ms, OUTBOX_TASKS_MAX, chosen)
             return Ack(now_ms, keep_ms, chosen)
 
-        return self._parts(items, self._heard_of(items, now_ms), make_entry, _tasks_made)
+        made = [_tasks_made(item) for item in items]
+        return self._parts(items, self._heard_of(items, now_ms), make_entry, made, ENTRY_TASKS_MAX)
 
     def _range_parts(self, ranges: list[AckRange], now_ms: int) -> list[_Part]:
         tasks = self._heard_of(ranges, now_ms)
@@ -456,7 +459,8 @@ class TaskService:
         make_entry: Callable[[int, int, list[Valid]], Entry],  # of how long what ends is kept, finished or dead
     ) -> list[Outcome]:
         """The outcomes of items in their order."""
-        (outcomes,) = await self._submit_parts(self._parts(items, tasks, make_entry))
+        sizes = [departing_bytes(task) for task in tasks]
+        (outcomes,) = await self._submit_parts(self._parts(items, tasks, make_entry, sizes, DEPARTING_BYTES_MAX))
         return outcomes
 
     async def _submit_parts(self, *lists: list[_Part]) -> list[list[Outcome]]:
@@ -482,10 +486,11 @@ class TaskService:
         items: Sequence[Valid],
         tasks: Sequence[Execution | None],
         make_entry: Callable[[int, int, list[Valid]], Entry],
-        tasks_made: Callable[[Valid], int] | None = None,  # by an item; none if it is not given
+        weights: Sequence[int] = (),  # of the items
+        weight_max: int = 0,
     ) -> list[_Part]:
         """What ends is kept as its queue says, and an entry says it but once: so items of queues that differ in this go
-        into different entries. The same if they make many tasks: between entries others have a turn."""
+        into different entries. The same if they weigh too much together: between entries others have a turn."""
         if not items:
             return []
         policies, default = self._shard.policies, self._default_policy
@@ -493,13 +498,12 @@ class TaskService:
             groups = [RetentionPart(default.finished_retention_ms, default.dead_retention_ms, [])]
         else:
             groups = policies.kept(tasks)
-        made = [tasks_made(item) for item in items] if tasks_made is not None else []
-        if sum(made) > ENTRY_TASKS_MAX:
+        if sum(weights) > weight_max:
             all_items = range(len(items))
             groups = [
                 RetentionPart(keep_ms, dead_ms, part)
                 for keep_ms, dead_ms, places in groups
-                for part in _by_tasks_made(places or all_items, made)
+                for part in in_parts(places or all_items, weights, weight_max)
             ]
         if len(groups) == 1:
             keep_ms, dead_ms, _ = groups[0]
@@ -512,16 +516,3 @@ class TaskService:
 
 def _tasks_made(item: AckItem) -> int:
     return len(item.follow_ups) + len(item.remote_follow_ups)
-
-
-def _by_tasks_made(places: Iterable[int], made: Sequence[int]) -> list[list[int]]:
-    """The same places in parts, in order, each with few enough tasks made for an entry, or with one place."""
-    parts: list[list[int]] = []
-    room = 0
-    for index in places:
-        if not parts or made[index] > room:
-            parts.append([])
-            room = ENTRY_TASKS_MAX
-        parts[-1].append(index)
-        room -= made[index]
-    return parts

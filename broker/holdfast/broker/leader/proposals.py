@@ -13,10 +13,11 @@ from holdfast.serving.refusals import overloaded
 class Proposal:
     """An entry that the leader decided, and the future of its outcomes."""
 
-    __slots__ = ("abandoned", "entry", "future", "is_callers", "payload", "picks")
+    __slots__ = ("abandoned", "calls", "entry", "future", "is_callers", "payload", "picks")
 
-    def __init__(self, entry: Entry, picks: list[Picked] | None = None) -> None:
+    def __init__(self, entry: Entry, picks: list[Picked] | None = None, calls: int = 1) -> None:
         self.entry = entry
+        self.calls = calls  # of how many callers it is
         self.payload = encode(entry)
         self.picks = picks or []  # for a claim: what the scheduler set aside for it
         self.abandoned = False  # for a claim: nobody will take what it brings
@@ -76,14 +77,14 @@ class ProposalQueue:
 
     def _give_back_room(self, proposal: Proposal) -> None:
         if proposal.is_callers:
-            self._calls -= 1
+            self._calls -= proposal.calls
             self._calls_bytes -= len(proposal.payload)
 
     # --- waiting for a round ----------------------------------------------------------------------------------
 
     def add(self, proposal: Proposal) -> None:
         proposal.is_callers = True
-        self._calls += 1
+        self._calls += proposal.calls
         self._calls_bytes += len(proposal.payload)
         self._waiting.append(proposal)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from holdfast.broker.leader.suspects import is_suspects_line
 from holdfast.broker.leader.waiters import Waiters
+from holdfast.common.shared_deadlines import SharedDeadlines
 
 OFFER_SECONDS = 0.05  # how long a task is left to those who were told of it
 
@@ -52,6 +53,9 @@ class _Watcher:
         self.callers = wanted.callers
         self.future: asyncio.Future[Awaited] = asyncio.get_running_loop().create_future()
 
+    def give_up(self) -> None:
+        self.notify(NOTHING)
+
     def notify(self, answer: Awaited) -> None:
         if not self.future.done():
             self.future.set_result(answer)
@@ -67,6 +71,7 @@ class ReadyWaiters:
         self._available = available
         self._may_offer = may_offer  # whether a claim would be let in
         self._line: Waiters[_Watcher] = Waiters(calls_max, "calls that wait for tasks")
+        self._deadlines: SharedDeadlines[_Watcher] = SharedDeadlines(_Watcher.give_up)
         self._by_request: dict[tuple[bytes, bytes], _Watcher] = {}  # those that can be repeated, by worker and request
         self._offered: dict[bytes, int] = {}  # by queue: how many tasks were told of that nobody has taken yet
         self._timers: dict[bytes, asyncio.TimerHandle] = {}  # one for each queue in `_offered`
@@ -91,11 +96,11 @@ class ReadyWaiters:
         name = (wanted.worker, wanted.request_id)
         if wanted.request_id:
             self._by_request[name] = watcher
-        timer = asyncio.get_running_loop().call_later(wanted.wait_ms / 1000, watcher.notify, NOTHING)
+        step = self._deadlines.add(watcher, wanted.wait_ms / 1000)
         try:
             return await watcher.future
         finally:  # also when the caller has gone: what it was told of is offered again in a moment
-            timer.cancel()
+            self._deadlines.remove(watcher, step)
             self._line.remove(watcher)
             if self._by_request.get(name) is watcher:
                 del self._by_request[name]

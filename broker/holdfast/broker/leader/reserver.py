@@ -19,12 +19,13 @@ from holdfast.broker.scheduler.limiter import OWN_LIMITS, Allowance
 from holdfast.broker.scheduler.picks import Picked
 from holdfast.broker.scheduler.scheduler import Scheduler
 from holdfast.broker.scheduler.slices import still_there
+from holdfast.common.shared_deadlines import SharedDeadlines
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import BucketLevel, Claim, ClaimRef, Mark, Release
+from holdfast.machine.entry_parts import DEPARTING_BYTES_MAX, departing_bytes, in_parts
 from holdfast.machine.ids import SECRET_BITS, later_task_id, later_token
 from holdfast.machine.machine import Machine
 from holdfast.machine.outcomes import Claimed, Outcome
-from holdfast.machine.rows import Execution
 from holdfast.serving.refusals import RefusedError
 
 CLAIM_REQUEST_KEEP_MS = 10 * 60 * 1000
@@ -97,6 +98,7 @@ class Reserver:
         self._config = config
         self._proposer = proposer
         self._waiters: Waiters[Waiter] = Waiters(config.waiters_max)
+        self._deadlines: SharedDeadlines[Waiter] = SharedDeadlines(Waiter.give_up)
         self._polls: dict[tuple[bytes, bytes], Waiter] = {}  # waiting calls by worker and request
         self._returning: set[int] = set()  # tokens of claims that go back because their caller has gone
         self._draining = False
@@ -129,14 +131,14 @@ class Reserver:
         deadline_ms = self._clock.now_ms() + wanted.wait_ms
         if wanted.request_id:
             self._send_home_an_older_call(wanted.worker, wanted.request_id)
-            served = self._claim_unproven(wanted)
-            if served is not None and (claimed := await self._claimed(served)):
-                return claimed
+            claimed_now = await self._claim_unproven(wanted, deadline_ms)
+            if claimed_now:
+                return claimed_now
             await self._proposer.read_barrier()
             if wanted.held_only:
                 await self._until_applied(wanted.worker, wanted.request_id)
             held = self._held_by_request(wanted.worker, wanted.request_id)
-            if held or wanted.held_only:
+            if held or wanted.held_only or claimed_now is None:
                 return held
         while True:
             waiter = self._waiter(wanted)
@@ -150,8 +152,9 @@ class Reserver:
             if claimed_now or self._clock.now_ms() >= deadline_ms:
                 return claimed_now
 
-    def _claim_unproven(self, wanted: ReserveWanted) -> Waiter | None:
-        """Claims before it is known whether this node still leads, if there is something to claim.
+    async def _claim_unproven(self, wanted: ReserveWanted, deadline_ms: int) -> list[Claimed] | None:
+        """Claims, or waits for something to claim, before it is known whether this node still leads. None if it has
+        waited in vain, and an empty list if a proof is needed first.
 
         A claim is its own proof: only a leader's is committed. And whether the request has claimed before is found
         where the claim is applied, behind all that was committed before it. Everything else that a call may be told of
@@ -159,15 +162,20 @@ class Reserver:
         nothing to claim, or why nothing may be claimed. In a leader that was cut off none of it need be true.
         """
         if wanted.held_only or self._held_by_request(wanted.worker, wanted.request_id):
-            return None
+            return []
         if self._picking.has_suspects(wanted.queues):
-            return None  # to ask a worker twice in one call would be to ask it anew
+            return []  # to ask a worker twice in one call would be to ask it anew
         try:
             self._proposer.check_open(_NOTHING)
             waiter = self._waiter(wanted)
-            return waiter if self._claim_what_is_left(waiter) else None
+            if self._claim_what_is_left(waiter):
+                return await self._claimed(waiter) or []
+            wait_ms = deadline_ms - self._clock.now_ms()
+            if waiter.runs_dry or wait_ms <= 0 or self._coming_claims(wanted.worker, wanted.request_id):
+                return []
+            return await self._wait(waiter, wait_ms)
         except RefusedError:
-            return None
+            return []
 
     async def await_tasks(self, wanted: AwaitWanted) -> Awaited:
         """Waits until there is a task to claim, and claims none."""
@@ -186,14 +194,18 @@ class Reserver:
 
     async def _until_applied(self, worker: bytes, request_id: bytes) -> None:
         """A claim of this request that is on its way: that it holds nothing would be said too soon."""
-        claims = ((proposal, proposal.entry) for proposal in self._claims)
-        pending = [
-            proposal.future
-            for proposal, entry in claims
-            if isinstance(entry, Claim) and (entry.worker, entry.request_id) == (worker, request_id)
-        ]
-        if pending:
-            await asyncio.wait(pending)
+        coming = self._coming_claims(worker, request_id)
+        if coming:
+            await asyncio.wait([proposal.future for proposal in coming])
+
+    def _coming_claims(self, worker: bytes, request_id: bytes) -> list[Proposal]:
+        """Of a request, that are proposed and not yet applied."""
+        coming: list[Proposal] = []
+        for proposal in (*self._claims, *self._unsettled):
+            entry = proposal.entry
+            if isinstance(entry, Claim) and entry.request_id == request_id and entry.worker == worker:
+                coming.append(proposal)
+        return coming
 
     def _held_by_request(self, worker: bytes, request_id: bytes) -> list[Claimed]:
         """What the request has been given and still holds."""
@@ -249,11 +261,11 @@ class Reserver:
         name = (waiter.worker, waiter.request_id)
         if waiter.request_id:
             self._polls[name] = waiter
-        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, waiter.give_up)
+        step = self._deadlines.add(waiter, wait_ms / 1000)
         try:
             return await self._claimed(waiter)
         finally:
-            timer.cancel()
+            self._deadlines.remove(waiter, step)
             self._waiters.remove(waiter)
             if self._polls.get(name) is waiter:
                 del self._polls[name]
@@ -496,12 +508,11 @@ class Reserver:
         ]
         if not items or self._draining:
             return
-        for kept in self._policies.kept(self._executions(items)):
-            self._give_back([items[place] for place in kept.places], kept.finished_ms)
-
-    def _executions(self, items: list[ClaimRef]) -> Sequence[Execution | None]:
-        """Only looked up if it matters: for queues that keep their tasks in their own way."""
-        return [None] * len(items) if self._policies.is_empty else self._reader.executions([i.task_id for i in items])
+        tasks = self._reader.executions([item.task_id for item in items])
+        sizes = [departing_bytes(task) for task in tasks]
+        for kept in self._policies.kept(tasks):
+            for part in in_parts(kept.places, sizes, DEPARTING_BYTES_MAX):
+                self._give_back([items[place] for place in part], kept.finished_ms)
 
     def _give_back(self, items: list[ClaimRef], keep_ms: int) -> None:
         tokens = {item.token for item in items}

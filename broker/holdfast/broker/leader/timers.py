@@ -1,7 +1,7 @@
 """What time alone brings about: expired leases, due tasks, purges. Decided here, written like everything else."""
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.expiring import Expiries, ttl_error
@@ -13,16 +13,15 @@ from holdfast.common.service import Service
 from holdfast.machine import keys
 from holdfast.machine.effects import Effects
 from holdfast.machine.entries import Entry, Expire, ExpireKeys, ExpiringKey, Promote, Purge
+from holdfast.machine.entry_parts import DEPARTING_BYTES_MAX, departing_bytes, in_parts
 from holdfast.machine.handlers.purging import purge_allowed_ms
 from holdfast.machine.ids import later_task_id
 from holdfast.machine.machine import Machine
 from holdfast.machine.operator_entries import TtlExpire
 from holdfast.machine.outcomes import Changed, Moved, Outcome
-from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD, Execution
+from holdfast.machine.rows import ATTEMPT_TIMED_OUT, CLAIMED, DEAD
 from holdfast.machine.run_entries import PurgeRanges, TaskRange
 from holdfast.serving.refusals import OutcomeUnknownError, RefusedError
-
-DEPARTING_BYTES_MAX = 4 * 1024 * 1024
 
 Due = list[tuple[int, bytes]]  # when, what
 
@@ -107,10 +106,11 @@ class Timers(Service):
     async def _expire_tasks(self, task_ids: list[bytes]) -> bool:
         found = zip(task_ids, self._reader.executions(task_ids), strict=True)
         claimed = [(task_id, task) for task_id, task in found if task is not None and task.state == CLAIMED]
+        sizes = [departing_bytes(task) for _, task in claimed]
         for finished_ms, dead_ms, places in self._policies.kept([task for _, task in claimed]):
-            for part in departing_parts([claimed[place] for place in places]):
+            for part in in_parts(places, sizes, DEPARTING_BYTES_MAX):
                 now_ms = self._now_ms()
-                items = self._expiring.items(part, now_ms)
+                items = self._expiring.items([claimed[place] for place in part], now_ms)
                 moved = await self._write(Expire(now_ms, finished_ms, dead_ms, items))
                 if moved is None:
                     return False
@@ -159,19 +159,3 @@ class Timers(Service):
             await self._write(ExpireKeys(self._now_ms(), [ExpiringKey(when_ms, key) for when_ms, key in due]))
             is not None
         )
-
-
-def departing_parts(tasks: Iterable[tuple[bytes, Execution]]) -> Iterator[list[tuple[bytes, Execution]]]:
-    """The same tasks, of which each part goes into an entry of its own: who departs from a run takes its payload along,
-    and between entries others have a turn."""
-    part: list[tuple[bytes, Execution]] = []
-    size_bytes = 0
-    for task_id, task in tasks:
-        own_bytes = task.size_bytes if task.is_in_run else 0
-        if part and size_bytes + own_bytes > DEPARTING_BYTES_MAX:
-            yield part
-            part, size_bytes = [], 0
-        part.append((task_id, task))
-        size_bytes += own_bytes
-    if part:
-        yield part

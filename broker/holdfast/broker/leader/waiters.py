@@ -73,6 +73,22 @@ class Waiter:
             self.future.exception()  # the caller may be gone; that is no reason for a warning
 
 
+def _as_picked(claims: list[Claimed], picks: list[Picked]) -> list[Claimed]:
+    """With the places that they have in the order of the picks. If not all of that was claimed, or something else, they
+    come run by run."""
+    if [claim.tasks for claim in claims] != [count for picked in picks for count in picked.counts]:
+        return claims
+    places: list[list[int]] = [[] for _ in claims]
+    first = position = 0
+    for picked in picks:
+        counts = picked.counts
+        for index in picked.order or [index for index, count in enumerate(counts) for _ in range(count)]:
+            places[first + index].append(position)
+            position += 1
+        first += len(counts)
+    return [claim._replace(at=at) for claim, at in zip(claims, places, strict=True)]
+
+
 class ClaimProposal(Proposal):
     """A claim on its way: whoever wanted it hears of its end with everybody else, and nothing is in between."""
 
@@ -84,7 +100,8 @@ class ClaimProposal(Proposal):
 
     def resolve(self, outcomes: list[Outcome]) -> None:
         super().resolve(outcomes)
-        self.waiter.answer([outcome for outcome in outcomes if isinstance(outcome, Claimed)])
+        claims = [outcome for outcome in outcomes if isinstance(outcome, Claimed)]
+        self.waiter.answer(_as_picked(claims, self.picks) if any(picked.order for picked in self.picks) else claims)
 
     def reject(self, error: Exception) -> None:
         super().reject(error)

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from holdfast.access.identities import Identity
 from holdfast.broker.api.internal import InternalService
 from holdfast.broker.api.shard_services import ShardServices
 from holdfast.broker.cluster_view.map_view import MapClusterView, MapCopy
@@ -39,6 +40,7 @@ from holdfast.cluster.map.store_nodes import DuplicateNodeError, RegistrationErr
 from holdfast.common.service import Service, Work, end_tasks
 from holdfast.machine.entries import MACHINE_LEVEL
 from holdfast.proto.v1 import cluster_pb2 as pb
+from holdfast.serving.access_rules import AccessRules
 from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.reloading import Reloaded
@@ -71,6 +73,7 @@ class MappedCluster(PeerCluster):
         etcd: Etcd,
         services: ShardServices,
         metrics: Metrics,
+        access: AccessRules,
     ) -> None:
         super().__init__(host, commit_loop, wire)
         self._config = config
@@ -81,9 +84,14 @@ class MappedCluster(PeerCluster):
         self.store = MapStore(etcd, config.cluster_name)
         self.follower = MapFollower(etcd, config.cluster_name, cluster_view.map, freshness=cluster_view.freshness)
         self.follower.on_change.append(self._take)
+        self._access = access
+        if cluster_view.map.revision:
+            access.take(cluster_view.map.access)
+        self.follower.on_change.append(lambda newer: access.take(newer.access))
         self._reconciler = ShardReconciler(host, self.store, cluster_view, self._identities)
         self._queues = QueueReconciler(host, self.store, cluster_view)
-        self._calls = NodeCalls()
+        me = Identity(config.node_name, "node")
+        self._calls = NodeCalls(lambda: access.words.word(me))
         answers = NodeAnswers(self._calls, lambda: cluster_view.map)
         self._answers = answers
         self._own = OwnRecord()
@@ -108,6 +116,7 @@ class MappedCluster(PeerCluster):
 
     async def start(self) -> int:
         """Listens for the other nodes; returns the port."""
+        await self.store.begin_access(self._access)
         port = await self._wire.start()
         self._peer_address = self._config.advertise_peer_address or f"{self._config.host}:{port}"
         return port

@@ -16,7 +16,7 @@ from holdfast.cluster.map.queues import QUEUES_MAX, check_page, check_queue_name
 from holdfast.cluster.map.records import QueueRecord
 from holdfast.machine.rows import SettingsRow
 from holdfast.proto.v1 import cluster_pb2 as pb
-from holdfast.serving.refusals import OUT_OF_RANGE, RefusedError, conflict, no_cluster
+from holdfast.serving.refusals import NO_CLUSTER, OUT_OF_RANGE, RefusedError, conflict, no_cluster
 
 HOME: Final = 0  # a call that names no shard is for this one, so without a map it is where all queues live
 TRIES_MAX: Final = 10  # while others change the same queue
@@ -100,6 +100,12 @@ class StaticTopology:
             for name in (name_of(replica.raft.leader),)
         ]
 
+    async def get_access(self, _request: pb.GetAccessRequest) -> pb.GetAccessResponse:
+        raise _no_map_of_access()
+
+    async def set_access(self, _request: pb.SetAccessRequest) -> pb.SetAccessResponse:
+        raise _no_map_of_access()
+
     def __getattr__(self, name: str) -> object:
         """Every other call of the service."""
 
@@ -107,6 +113,14 @@ class StaticTopology:
             raise no_cluster()
 
         return refuse
+
+
+def _no_map_of_access() -> RefusedError:
+    return RefusedError(
+        NO_CLUSTER,
+        "Expected a cluster with a map, but this server has none: who may do what stands in its access_file, which it "
+        "reads again when it changes.",
+    )
 
 
 def _read(shard: Shard, queue: str) -> tuple[int, PolicyRecord]:

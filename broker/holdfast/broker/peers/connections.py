@@ -496,12 +496,13 @@ class OutgoingConnection(Connection):
     def send(self, framed: bytes) -> bool:
         """Takes a frame, or returns False when too much is waiting. Few frames are larger than half of the limit, but
         each must find room once the others have left, so it counts as half."""
-        limit = self._limits.outgoing_bytes_max
-        if self.waiting_bytes + min(len(framed), limit // 2) > limit:
+        limit, size = self._limits.outgoing_bytes_max, len(framed)
+        if self.waiting_bytes + min(size, limit // 2) > limit:
             return False
         self._put(framed)
-        self._counters.frames_sent += 1
-        self._counters.bytes_sent += len(framed)
+        counters = self._counters
+        counters.frames_sent += 1
+        counters.bytes_sent += size
         return True
 
     def say(self, word: Word) -> None:

@@ -102,7 +102,7 @@ class PeerCalls:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked and nothing is answered."""
-        return not (self._outgoing or self._incoming or self._answering.is_busy)
+        return not (self._outgoing or self._incoming or self._answering.under_way)
 
     async def stop(self) -> None:
         await self._answering.stop()

@@ -218,18 +218,16 @@ class Peers:
         if not body or body[0] == WORD or len(body) > self.limits.body_bytes_max:
             raise ValueError(f"Expected a body of 1 to {self.limits.body_bytes_max} bytes, but it has {len(body)}.")
         framed = frame(body)
-        return sum(self._send(identity, framed) for identity in identities)
-
-    def _send(self, identity: str, framed: bytes) -> bool:
-        counters = self.counters
-        connection = self._outgoing.get(identity)
-        if connection is None or connection.is_closing:
-            counters.frames_dropped_unconnected += 1
-            return False
-        if not connection.send(framed):
-            counters.frames_dropped_full += 1
-            return False
-        return True
+        taken = 0
+        for identity in identities:
+            connection = self._outgoing.get(identity)
+            if connection is None or connection.is_closing:
+                self.counters.frames_dropped_unconnected += 1
+            elif connection.send(framed):
+                taken += 1
+            else:
+                self.counters.frames_dropped_full += 1
+        return taken
 
     def connected(self) -> dict[str, PeerInfo]:
         """The nodes that hear this one, by name."""

@@ -25,7 +25,7 @@ from holdfast.broker.peers.identities import identity_of, is_name, is_node_id
 from holdfast.broker.peers.reasons import PeerError, Reason
 
 MAGIC: Final = b"HOLDPEER"
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 WORD: Final = 0  # the first byte of a frame's body that is a word
 WORD_BYTES_MAX: Final = 1024  # all that is read from somebody who has not said hello
 DIGEST_BYTES_MAX: Final = 64

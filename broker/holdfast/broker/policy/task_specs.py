@@ -1,7 +1,8 @@
 """What a task is to be, as its producer and the policy of its queue say: checked, with defaults filled in. Pure."""
 
+from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy import fields
@@ -42,6 +43,22 @@ _UNIQUE_FLAGS = {
 
 # A policy, and what a task gets by it: all before its request id, between that and its envelope, and after it.
 _KnownHeader = tuple[EffectivePolicy, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+
+
+class Member(NamedTuple):
+    """A task that may become one of a run."""
+
+    task: NewTask
+    payload: bytes
+    spec: pb.TaskSpec
+
+    def header(self) -> bytes:
+        """Its envelope without payload and request id. Takes both from the spec."""
+        spec = self.spec
+        spec.ClearField("payload")
+        spec.ClearField("request_id")
+        return spec.SerializeToString()
+
 
 _QUEUE_NAME_ALLOWED = "1-128 of [A-Za-z0-9._-]"
 
@@ -96,6 +113,11 @@ class TaskSpecs:
             policy = self._default_policy if policies is None else policies.of(new.queue)
             self._known_headers[header] = policy, new[:3], new[4:9], new[10:]
         return new
+
+    def new_member(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None = None) -> Member:
+        """The same task, and what it would have in common with others."""
+        payload = spec.payload  # which may be taken from it
+        return Member(self.new_task(spec, now_ms, policies), payload, spec)
 
     def _new_task(self, spec: pb.TaskSpec, now_ms: int, policies: Policies | None) -> NewTask:
         queue = self.queue(spec.queue)
@@ -154,7 +176,7 @@ class TaskSpecs:
             if has("timeout_ms")
             else policy.timeout_ms,
             max(now_ms, run_at_ms) + ttl_ms if ttl_ms else 0,  # counted from when it may start first
-            _digest(spec) if is_own_id else 0,
+            digests_of(spec, (spec.payload,))[0] if is_own_id else 0,
         )
 
     def _flags(self, spec: pb.TaskSpec, delay_ms_max: int) -> int:
@@ -240,13 +262,19 @@ class TaskSpecs:
         return fields.number(spec.request_id_ttl_ms, "request_id_ttl_ms", REQUEST_ID_TTL_MS_MIN, REQUEST_ID_TTL_MS_MAX)
 
 
-def _digest(spec: pb.TaskSpec) -> int:
-    """What a request id stands for, in short: not when, how urgently or how often."""
-    hashed = blake2b(digest_size=8)
+def digests_of(spec: pb.TaskSpec, payloads: Iterable[bytes]) -> list[int]:
+    """What the request ids of tasks with these payloads stand for, in short: not when, how urgently or how often."""
+    shared = blake2b(digest_size=8)
     texts = [spec.type, spec.tenant, spec.unique_key, spec.limit_key]
     for name in sorted(spec.headers):
         texts += (name, spec.headers[name])
-    for part in (*map(str.encode, texts), spec.payload):
-        hashed.update(len(part).to_bytes(4, "big"))
-        hashed.update(part)
-    return int.from_bytes(hashed.digest(), "big") or 1  # 0 means: not to be compared
+    for text in map(str.encode, texts):
+        shared.update(len(text).to_bytes(4, "big"))
+        shared.update(text)
+    digests = []
+    for payload in payloads:
+        hashed = shared.copy()
+        hashed.update(len(payload).to_bytes(4, "big"))
+        hashed.update(payload)
+        digests.append(int.from_bytes(hashed.digest(), "big") or 1)  # 0 means: not to be compared
+    return digests

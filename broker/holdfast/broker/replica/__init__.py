@@ -3,6 +3,7 @@
 host.py                opens, founds, joins and removes replicas; knows who leads elsewhere
 commit_loop.py         drives all of them, round by round, with one write and one sync
 sync_mode.py           whether a round waits for its sync in line  (pure)
+deadlines.py           when which of them has something to do next (pure)
 peer_wire.py           the other nodes, as a round sees them
 
 replica.py             one of them: its journal, its engine, its state

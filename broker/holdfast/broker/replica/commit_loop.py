@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from holdfast.broker.leader.roles import WriteGuard
 from holdfast.broker.metrics import Metrics
+from holdfast.broker.replica.deadlines import Deadlines
 from holdfast.broker.replica.replica import Replica
 from holdfast.broker.replica.sync_mode import SLOW_SECONDS, SyncMode
 from holdfast.broker.round_budget import RoundBudget
@@ -43,7 +44,11 @@ BEATS_SECONDS_MAX = 1.5
 INBOX_BYTES_MAX = 32 * 1024 * 1024  # beyond it nothing more is read from the other nodes
 INBOX_BYTES_LOW = INBOX_BYTES_MAX // 2
 FULL_SECONDS = 0.1  # between rounds when the disk has no room
+TIMER_SECONDS = 0.001  # what timers are exact to
+EARLY_SECONDS_MAX = 0.0001  # of a round that begins before anybody is due
 IDLE_SECONDS_MAX = 1.0  # between rounds when no replica has a deadline
+
+_REFUSED = (FrameError, ImpossibleMessageError)  # what no correct member sends
 
 _log = get_logger(__name__)
 
@@ -142,9 +147,10 @@ class CommitLoop:
         self.wire: Wire = wire or NoWire()
         self._monotonic = monotonic
         self._replicas: dict[int, Replica] = {}
-        self._deadlines_s: dict[int, float] = {}
+        self._deadlines = Deadlines()
         self._active: dict[int, Replica] = {}  # those with something to do in the next round
         self._leaving: dict[int, _Leaving] = {}
+        self._delivered: dict[int, Replica] = {}  # those who were told something since the last round
         self._inbox: deque[tuple[str, Message]] = deque()
         self._inbox_bytes = 0
         self._is_paused = False
@@ -171,7 +177,8 @@ class CommitLoop:
         assert self._replicas.get(number) is replica, "only what was attached can be detached"
         del self._replicas[number]
         self._active.pop(number, None)
-        self._deadlines_s.pop(number, None)
+        self._delivered.pop(number, None)
+        self._deadlines.drop(number)
         replica.detach()
 
     async def forget(self, replica: Replica) -> None:
@@ -197,21 +204,50 @@ class CommitLoop:
             self._end_wait()
 
     def receive(self, sender: str, messages: list[Message]) -> None:
-        """What another node says; it is dealt with in the next round. If that has to wait, it is known at once that the
-        other lives."""
+        """What another node says. Between two rounds it is delivered at once, until something of it asks for a round;
+        the answers of those who are not needed for a majority do not. The rest is for the next round, and as that may
+        have to wait, it is known at once that the other lives."""
         now_s = self._monotonic()
         for message in messages:
+            if self._is_idle and not self._inbox:
+                if not self._receive_between(sender, message, now_s):
+                    return
+                continue
             number, group, data = message
-            is_first = self._waiting is not None and not self._inbox  # of a round that begins at once
             self._inbox.append((sender, message))
             self._inbox_bytes += len(data)
-            replica = None if is_first else self._replicas.get(number)
+            replica = self._replicas.get(number)
             if replica is not None and replica.group == group:
                 replica.overhear(sender, data, now_s)
-        if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
-            self._is_paused = True
-            self.wire.pause_reading()
-        self._end_wait()
+        if self._inbox:
+            if self._inbox_bytes > INBOX_BYTES_MAX and not self._is_paused:
+                self._is_paused = True
+                self.wire.pause_reading()
+            self._end_wait()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no round is under way, and none has been asked for."""
+        return self._waiting is not None and not self._waiting.done()
+
+    def _receive_between(self, sender: str, message: Message, now_s: float) -> bool:
+        """False if nothing else that it says counts."""
+        assert self._waiting is not None
+        try:
+            replica = self._deliver(sender, message, now_s)
+        except _REFUSED as error:
+            self._refuse(sender, message, error)
+            return False
+        except Exception as error:  # noqa: BLE001 - a bug: it ends the node, as in a round
+            self._waiting.set_exception(error)
+            return False
+        if replica is not None:
+            if replica.has_to_step or replica.has_to_apply:
+                self._delivered[replica.number] = replica
+                self._end_wait()
+            else:
+                replica.end_round()
+        return True
 
     async def run(self, newcomers: Newcomers | None = None) -> None:
         """Works until stopped and nothing waits. Raises DiskFailedError when the disk fails: that must end the node."""
@@ -261,19 +297,19 @@ class CommitLoop:
         return flush is not None
 
     def _end_round(self, active: list[Replica], applying: list[Replica]) -> None:
-        for replica in active:
-            if not replica.is_detached:
-                self._deadlines_s[replica.number] = replica.raft.next_deadline_s()
         for replica in applying:
             if not replica.is_detached:
                 replica.end_round()
                 if replica.is_unfinished:
                     self._active[replica.number] = replica
+        for replica in active:
+            if not replica.is_detached:
+                self._deadlines.put(replica.number, replica.next_deadline_s())
 
     def step(self, active: list[Replica], now_s: float) -> int:
         """Returns how many entries were staged. Whoever had to wait goes first the next time, with its callers and with
         what others lack each for itself: a shard whose housekeeping was taken, but not its callers, has waited."""
-        budget = RoundBudget(busy=sum(replica.shard.has_work for replica in active))
+        budget = RoundBudget(busy=sum([replica.shard.has_work for replica in active]))
         entries = 0
         for replica in _in_turn(active, _STAGED_TURN):
             left = budget.entries
@@ -315,9 +351,8 @@ class CommitLoop:
     def _take_active(self, delivered: dict[int, Replica], now_s: float) -> list[Replica]:
         """Those with something to do before they apply. After an answer of a follower, say, there is nothing."""
         active, self._active = self._active, {}
-        for number, deadline_s in self._deadlines_s.items():
-            if deadline_s <= now_s:
-                active[number] = self._replicas[number]
+        for number in self._deadlines.take_due(now_s):
+            active[number] = self._replicas[number]
         for number, replica in delivered.items():
             if number not in active and replica.has_to_step:
                 active[number] = replica
@@ -325,58 +360,66 @@ class CommitLoop:
 
     def deliver(self, now_s: float) -> dict[int, Replica]:
         """Returns those who were told something, by their numbers."""
-        delivered: dict[int, Replica] = {}
+        delivered, self._delivered = self._delivered, {}
+        if not self._inbox:
+            return delivered
         left_bytes, ends_s = ROUND_RECEIVED_BYTES_MAX, now_s + DELIVER_SECONDS_MAX
         for _ in range(ROUND_MESSAGES_MAX):
             if not self._inbox or left_bytes <= 0 or self._monotonic() > ends_s:
                 break
             sender, message = self._inbox.popleft()
-            number, group, data = message
-            self._inbox_bytes -= len(data)
-            left_bytes -= len(data)
-            if number in self._leaving:
-                continue
-            replica = self._replicas.get(number) or self._join(sender, message)
-            if replica is None:
-                continue
-            if replica.group != group:
-                if self._newcomers is not None:
-                    self._newcomers.note_other_group(sender, number)
-                continue
+            size = len(message[2])
+            self._inbox_bytes -= size
+            left_bytes -= size
             try:
-                replica.deliver(sender, data, now_s)
-            except (FrameError, ImpossibleMessageError) as error:
-                self._refuse(sender, number, str(error))
+                replica = self._deliver(sender, message, now_s)
+            except _REFUSED as error:
+                self._refuse(sender, message, error)
                 continue
-            delivered[number] = replica
+            if replica is not None:
+                delivered[replica.number] = replica
         if self._is_paused and self._inbox_bytes < INBOX_BYTES_LOW:
             self._is_paused = False
             self.wire.resume_reading()
         return delivered
 
+    def _deliver(self, sender: str, message: Message, now_s: float) -> Replica | None:
+        """Returns who was told something. Raises one of `_REFUSED`."""
+        number, group, data = message
+        if number in self._leaving:
+            return None
+        replica = self._replicas.get(number) or self._join(sender, message)
+        if replica is None:
+            return None
+        if replica.group != group:
+            if self._newcomers is not None:
+                self._newcomers.note_other_group(sender, number)
+            return None
+        replica.deliver(sender, data, now_s)
+        return replica
+
     def _join(self, sender: str, message: Message) -> Replica | None:
         return None if self._newcomers is None else self._newcomers.join(sender, message)
 
-    def _refuse(self, sender: str, number: int, error: str) -> None:
+    def _refuse(self, sender: str, message: Message, error: Exception) -> None:
         """The frame was whole, so it is a fault of the sender's program, and must not end this one. Nothing else that
         it said counts either: it goes with the connection."""
-        _log.warning("message_refused", sender=sender, shard=number, error=error)
+        _log.warning("message_refused", sender=sender, shard=message[0], error=str(error))
         self._inbox = deque(received for received in self._inbox if received[0] != sender)
         self._inbox_bytes = sum(len(message[2]) for _, message in self._inbox)
-        self.wire.drop(sender, error)
+        self.wire.drop(sender, str(error))
 
     def _send(self, active: Iterable[Replica]) -> None:
         """One frame for each node, with what all shards have to say to it. Those who hear the same share it."""
         outgoing: dict[str, list[Message]] = {}
         for replica in active:
             if replica.has_outgoing and not replica.is_detached:
+                number, group = replica.number, replica.group
                 for to, data in replica.take_outgoing():
-                    outgoing.setdefault(to, []).append((replica.number, replica.group, data))
-        if not outgoing:
-            return
+                    outgoing.setdefault(to, []).append((number, group, data))
         together: dict[tuple[int, ...], list[str]] = {}
         for to, messages in outgoing.items():
-            together.setdefault(tuple(id(data) for _, _, data in messages), []).append(to)
+            together.setdefault(tuple([id(data) for _, _, data in messages]), []).append(to)
         for identities in together.values():
             self.wire.send(identities, outgoing[identities[0]])
 
@@ -385,7 +428,8 @@ class CommitLoop:
         in_line = self._sync_mode.is_in_line(flush.size_bytes)
         syncing = self._begin_sync(flush.run)
         try:
-            await self.apply(applying, callers_first=False, syncing=syncing)  # what earlier rounds have committed
+            beside = [replica for replica in applying if replica.is_awaited] if in_line else applying
+            await self.apply(beside, callers_first=False, syncing=syncing)  # what earlier rounds have committed
             if in_line:
                 syncing.wait(SLOW_SECONDS)
             seconds = await syncing
@@ -503,15 +547,15 @@ class CommitLoop:
         self._is_wanted = True
         self._end_wait()
 
-    def _watch_deadlines(self) -> None:
-        """A round begins when the first replica is due. Deadlines move with every round, nearly always away: the timer
-        stays where it is, and looks anew when it ends."""
-        due_s = min(self._deadlines_s.values(), default=self._monotonic() + IDLE_SECONDS_MAX)
+    def _watch_deadlines(self, pause_s: float = 0.0) -> None:
+        """A round begins when the first replica is due. The timer stays where it is when deadlines move away, and looks
+        anew when it ends."""
+        due_s = min(self._deadlines.earliest_s, self._monotonic() + IDLE_SECONDS_MAX)
         if self._deadline is not None:
             if self._deadline_s <= due_s:
                 return
             self._deadline.cancel()
-        delay_s = max(0.0, due_s - self._monotonic())
+        delay_s = max(pause_s, due_s - self._monotonic())
         self._deadline_s = due_s
         self._deadline = asyncio.get_running_loop().call_later(delay_s, self._deadline_came)
 
@@ -519,10 +563,13 @@ class CommitLoop:
         self._deadline = None
         if self._waiting is None:
             return  # a round is under way: it sees what is due, and so does the next wait
-        if min(self._deadlines_s.values(), default=0.0) <= self._deadline_s:
-            self._end_wait()
-        else:
+        earliest_s = self._deadlines.look()
+        if earliest_s > self._deadline_s:
             self._watch_deadlines()
+        elif earliest_s > self._monotonic() + EARLY_SECONDS_MAX:
+            self._watch_deadlines(TIMER_SECONDS)  # this event loop rounds, and would do so again
+        else:
+            self._end_wait()
 
     def stop(self) -> None:
         """Ends `run` once nothing waits any more."""

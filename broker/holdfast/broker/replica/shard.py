@@ -551,14 +551,11 @@ class Shard:
         return self.proposals.waiting + self.proposals.staged
 
     @property
-    def reads_wait(self) -> bool:
-        return len(self._reads) > 0
-
-    @property
     def has_work(self) -> bool:
         """Whether something waits for a round."""
-        proposes = self._leading is not None and self.proposals.waiting > 0 and self._replicator.accepts
-        return proposes or self._reads.want_a_question
+        if self._leading is None:
+            return False
+        return (self.proposals.waiting > 0 and self._replicator.accepts) or self._reads.want_a_question
 
     @property
     def applied_index(self) -> int:

@@ -1,16 +1,17 @@
 """Whether a round waits for its sync in line or goes on beside it: by how long the disk has taken of late. Pure.
 
 To come back to the event loop costs more than a fast disk takes, so the loop waits for one that answers within about a
-millisecond. The first syncs run beside it. So do those after a slow one, more of them each time it goes wrong soon:
-a disk that stalls now and then must not hold the loop up again and again.
+millisecond. The first syncs run beside it. So do those after slow ones, more of them each time it goes wrong soon: a
+disk that stalls now and then must not hold the loop up again and again. Averages decide: a disk that several share has
+a slow one among a hundred, and the loop never waits for longer than a moment.
 """
 
-QUICK_SECONDS = 0.001
-SLOW_SECONDS = 0.005  # one such sync is enough; the loop never waits longer than that
-AVERAGE_SECONDS_MAX = 0.0015  # while it waits in line
+QUICK_SECONDS = 0.001  # on average, in a trial
+SLOW_SECONDS = 0.005  # the loop never waits longer than that
+AVERAGE_SECONDS_MAX = 0.0015  # while it waits in line; a sync of 20 ms is enough
 AVERAGE_OF = 16  # syncs, about: the newer ones count for more
-TRIAL_SYNCS = 32  # that are quick, one after the other, before it waits in line
-REST_MIN = 32  # syncs beside the loop after a slow one, before the next trial
+TRIAL_SYNCS = 32  # before it waits in line
+REST_MIN = 32  # syncs beside the loop after it was too slow, before the next trial
 REST_MAX = 1024
 LARGE_BYTES = 1024 * 1024  # a round of more takes a while on any disk
 
@@ -22,7 +23,8 @@ class SyncMode:
         self._in_line = False
         self._rest = REST_MIN  # after the next slow one
         self._syncs = 0  # since the mode has changed
-        self._quick = 0  # one after the other, in a trial
+        self._tried = 0  # in a trial
+        self._tried_s = 0.0
         self._average_s = 0.0
         self._trial_after = 0
 
@@ -36,16 +38,20 @@ class SyncMode:
         self._syncs += 1
         if self._in_line:
             self._average_s += (seconds - self._average_s) / AVERAGE_OF
-            if seconds > SLOW_SECONDS or self._average_s > AVERAGE_SECONDS_MAX:
+            if self._average_s > AVERAGE_SECONDS_MAX:
                 self._leave_line()
         elif self._syncs > self._trial_after:
-            self._quick = self._quick + 1 if seconds <= QUICK_SECONDS else 0
-            if self._quick >= TRIAL_SYNCS:
-                self._in_line, self._syncs, self._average_s = True, 0, seconds
+            self._tried += 1
+            self._tried_s += seconds
+            if self._tried == TRIAL_SYNCS:
+                self._average_s = self._tried_s / TRIAL_SYNCS
+                self._tried, self._tried_s = 0, 0.0
+                if self._average_s <= QUICK_SECONDS:
+                    self._in_line, self._syncs = True, 0
 
     def _leave_line(self) -> None:
         """The rest is longer each time, unless this time in line was worth it."""
         if self._syncs >= REST_MAX:
             self._rest = REST_MIN
-        self._in_line, self._syncs, self._quick, self._trial_after = False, 0, 0, self._rest
+        self._in_line, self._syncs, self._trial_after = False, 0, self._rest
         self._rest = min(2 * self._rest, REST_MAX)

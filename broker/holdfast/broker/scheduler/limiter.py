@@ -285,12 +285,12 @@ class Limiters:
             tenants = self.tenants
             for ready_ref in ready_refs:
                 if ready_ref[2]:
-                    tenants[ready_ref[2]].settled += 1
+                    tenants[ready_ref[2]].settled += ready_ref[1][3]
         if rules.keys_limited:
             limit_keys = self.limit_keys
             for ready_ref in ready_refs:
                 if ready_ref[3]:
-                    limit_keys[ready_ref[3]].settled += 1
+                    limit_keys[ready_ref[3]].settled += ready_ref[1][3]
 
     def give_back(self, ready_ref: ReadyRef, taken_ms: int) -> None:
         """What is on its way no more was not claimed: its tokens come back."""
@@ -301,10 +301,10 @@ class Limiters:
             if limiter is not None and limiter.bucket is not None:
                 limiter.bucket.give_back(ready_slice[3], taken_ms, now_ms)
 
-    def adopt(self, tenant: bytes, limit_key: bytes) -> None:
-        """One is on its way since before a fresh start."""
+    def adopt(self, tenant: bytes, limit_key: bytes, tasks: int = 1) -> None:
+        """So many are on their way since before a fresh start."""
         for limiter in self.of((tenant, limit_key)):
-            limiter.taken += 1
+            limiter.taken += tasks
 
     def adopt_levels(self, levels: list[BucketLevel]) -> None:
         """What is left after claims that the state does not have yet."""

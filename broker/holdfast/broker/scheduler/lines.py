@@ -28,7 +28,7 @@ class Line:
 
     Every ready task whose sequence is below `cursor` is in `line`, in `returned` or on its way to a claim; those at or
     above it are only in the index. `complete` says that the index holds none there. Tasks of a run that follow each
-    other are held as one slice; only a plain line has any.
+    other are held as one slice.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Lines:
         self.tasks_max = min(tasks_most, ROOM_STEP_TASKS)  # that may be held at present
         self.size = 0  # places held in the lines: tasks, and slices of runs
         self.claiming: dict[int, Names] = {}  # sequences on their way to a claim, and whose they are
-        self.claiming_runs: set[int] = set()  # the same of tasks that are on their way in slices, all of them plain
+        self.claiming_runs: set[int] = set()  # the same of plain tasks that are on their way in slices
         self.withdrawn: set[int] = set()  # those among them that are no longer ready
         self.suspects: set[int] = set()  # those among them that wait in no line
         # Lines with tasks, but the plain ones; the one that was longest not used is the first to forget its tasks.
@@ -152,8 +152,10 @@ class Lines:
         """It is on its way to a claim."""
         if ready_slice[3] == 1:
             self.claiming[ready_slice[0]] = names
-        else:
+        elif names == PLAIN:
             self.claiming_runs.update(span(ready_slice))
+        else:
+            self.claiming.update(dict.fromkeys(span(ready_slice), names))
 
     def let_go(self, ready_slice: ReadySlice) -> list[ReadySlice]:
         """It is on its way no more. Returns what was ready of it until now: the whole or parts of it, or nothing."""
@@ -162,6 +164,8 @@ class Lines:
             self.claiming.pop(ready_slice[0], None)
         else:
             self.claiming_runs.difference_update(tasks)
+            for sequence in tasks if self.claiming else ():
+                self.claiming.pop(sequence, None)
         if not self.withdrawn:
             return [ready_slice]
         gone = self.withdrawn.intersection(tasks)

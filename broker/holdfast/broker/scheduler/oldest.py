@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.machine import Machine
 from holdfast.machine.ready_lines import read_ages
 from holdfast.machine.ready_rows import Aged, ReadySlice
@@ -31,7 +32,18 @@ class OldestReadyIndex:
     What is taken or withdrawn only leaves `_live`; its place is passed over when it comes to the head.
     """
 
-    __slots__ = ("_complete", "_cursor", "_live", "_machine", "_queue", "_reader", "_returned", "line", "went")
+    __slots__ = (
+        "_complete",
+        "_cursor",
+        "_live",
+        "_machine",
+        "_queue",
+        "_reader",
+        "_returned",
+        "all_went",
+        "line",
+        "went",
+    )
 
     def __init__(self, machine: Machine, queue: bytes, cursor: int, *, complete: bool) -> None:
         self._reader = machine.reader
@@ -43,21 +55,31 @@ class OldestReadyIndex:
         self._returned: list[Aged] = []  # a heap
         self._live: set[int] = set()
         self.went = self._live.discard  # a task was picked or withdrawn, by its sequence
+        self.all_went = self._live.difference_update
 
-    def came(self, sequence: int, task_id: bytes) -> None:
-        """A task became ready, or is ready again."""
+    def came(self, ready_slice: ReadySlice) -> None:
+        """A task became ready, or is ready again; or several of a run did."""
+        sequence, task_id, _, count = ready_slice
         if sequence < self._cursor:
-            if len(self._returned) >= HELD_MAX:
-                self._rewind(sequence)
-                return
+            for index in range(count):
+                self._came_back(sequence + index, later_task_id(task_id, index))
+            return
+        held = min(count, HELD_MAX - len(self.line)) if self._complete else 0
+        if held > 0:
+            self.line.extend([(sequence + index, later_task_id(task_id, index)) for index in range(held)])
+            self._live.update(range(sequence, sequence + held))
+            self._cursor = sequence + held
+        if held < count:
+            self._complete = False
+
+    def _came_back(self, sequence: int, task_id: bytes) -> None:
+        if sequence >= self._cursor:  # it was rewound meanwhile, and reads this one from the index again
+            self._complete = False
+        elif len(self._returned) >= HELD_MAX:
+            self._rewind(sequence)
+        else:
             heapq.heappush(self._returned, (sequence, task_id))
             self._live.add(sequence)
-        elif self._complete and len(self.line) < HELD_MAX:
-            self.line.append((sequence, task_id))
-            self._live.add(sequence)
-            self._cursor = sequence + 1
-        else:
-            self._complete = False
 
     def pass_over(self, sequence: int) -> None:
         """Nothing before this place is ready."""

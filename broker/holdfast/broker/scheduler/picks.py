@@ -1,5 +1,6 @@
 """One pick: takes tasks out of the window of a queue, for a claim."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.broker.scheduler.limiter import Name
@@ -8,6 +9,7 @@ from holdfast.broker.scheduler.slices import part, span
 from holdfast.broker.scheduler.subqueues import PriorityLevel
 from holdfast.broker.scheduler.windows import Found, Window
 from holdfast.machine.entries import AGE_MARK, BucketLevel, Mark
+from holdfast.machine.ids import later_task_id
 from holdfast.machine.ready_rows import ReadySlice
 
 SCANS_PER_TASK = 4  # sub-queues that a pick may look at in vain for each task that it finds, besides the first ones
@@ -29,6 +31,8 @@ class Picked:
     tasks: int  # how many they are: a ready ref may stand for several
     taken_ms: int  # shard time of the pick, if there are limits
     is_suspect: bool = False  # one, for a claim of its own
+    # To which of the ready refs each task belongs, in the order in which they were picked; empty: one behind the other.
+    order: Sequence[int] = ()
 
     @property
     def queue(self) -> bytes:
@@ -48,8 +52,8 @@ class Pick:
     """What was taken so far. There is room for so many tasks and so many bytes, but always for one task."""
 
     __slots__ = (
-        "_bytes_max", "_claiming", "_touched", "_went", "blocked", "now_ms", "ready_refs", "room_bytes", "tasks",
-        "tasks_max", "window",
+        "_bytes_max", "_claiming", "_is_mixed", "_order", "_rests", "_touched", "_went", "blocked", "now_ms",
+        "ready_refs", "room_bytes", "tasks", "tasks_max", "window",
     )  # fmt: skip
 
     def __init__(self, window: Window, tasks_max: int, bytes_max: int, now_ms: int) -> None:
@@ -61,6 +65,11 @@ class Pick:
         self.now_ms = now_ms
         self.ready_refs: list[ReadyRef] = []
         self.tasks = 0  # how many they are
+        self._order: list[tuple[int, int]] = []  # which ready ref got how many tasks
+        self._is_mixed = False  # a ready ref got more after others had begun
+        # By line: what is left of the slice that was taken of last, and which ready ref its tasks belong to. Turns take
+        # tasks one by one; what they take of the same run is claimed together nevertheless.
+        self._rests: dict[tuple[int, bytes, bytes], tuple[ReadySlice, int]] = {}
         self.blocked: dict[Name, int] = {}  # what a rate holds up, and until when
         self._touched: dict[tuple[int, bytes, bytes], Line] = {}  # lines whose marks the state is to be told
 
@@ -133,7 +142,7 @@ class Pick:
                 self._note(priority, names, ready_slice)
                 count += 1
             else:
-                rest = self._note_slice(priority, ready_slice, tasks_max - count)
+                rest = self._note_slice(priority, names, ready_slice, tasks_max - count)
                 count += ready_slice[3]
                 if rest is not None:
                     line.put_back((rest,))
@@ -152,24 +161,53 @@ class Pick:
         sequence = ready_slice[0]
         self._claiming[sequence] = names
         self._went(sequence)
-        self.ready_refs.append((priority, ready_slice, *names))
+        if self._rests:
+            self._add(priority, names, ready_slice, ready_slice, None)
+        else:
+            self._order.append((len(self.ready_refs), 1))
+            self.ready_refs.append((priority, ready_slice, *names))
         self.room_bytes -= ready_slice[2]
 
-    def _note_slice(self, priority: int, ready_slice: ReadySlice, tasks_max: int) -> ReadySlice | None:
+    def _note_slice(self, priority: int, names: Names, ready_slice: ReadySlice, tasks_max: int) -> ReadySlice | None:
         """Of a slice as many tasks as there is room for, at least one; returns what is left of it."""
-        sequence, _, size_bytes, count = ready_slice
-        end, rest = sequence + count, None
-        count = max(1, min(count, tasks_max, -(-self.room_bytes // max(1, size_bytes))))
-        if sequence + count < end:
-            rest = part(ready_slice, sequence + count, end)
-            ready_slice = part(ready_slice, sequence, sequence + count)
-        if count == 1:
-            self._note(priority, PLAIN, ready_slice)
+        sequence, task_id, size_bytes, count = ready_slice
+        if tasks_max == 1:  # as a rule, where tenants take turns
+            self._claiming[sequence] = names
+            if names != PLAIN:
+                self._went(sequence)
+            taken = (sequence, task_id, size_bytes, 1)
+            rest: ReadySlice | None = (sequence + 1, later_task_id(task_id, 1), size_bytes, count - 1)
         else:
-            self.window.lines.claiming_runs.update(span(ready_slice))
-            self.ready_refs.append((priority, ready_slice, *PLAIN))
-            self.room_bytes -= count * size_bytes
+            taken, rest = self._cut(ready_slice, min(count, tasks_max))
+            self.window.lines.hold_back(taken, names)
+            if names != PLAIN:
+                self.window.ages.all_went(span(taken))
+        self._add(priority, names, ready_slice, taken, rest)
+        self.room_bytes -= taken[3] * size_bytes
         return rest
+
+    def _cut(self, ready_slice: ReadySlice, count: int) -> tuple[ReadySlice, ReadySlice | None]:
+        """So many tasks as far as there is room for their bytes, at least one, and what is left."""
+        sequence, _, size_bytes, tasks = ready_slice
+        count = max(1, min(count, -(-self.room_bytes // max(1, size_bytes))))
+        if count == tasks:
+            return ready_slice, None
+        return part(ready_slice, sequence, sequence + count), part(ready_slice, sequence + count, sequence + tasks)
+
+    def _add(self, priority: int, names: Names, whole: ReadySlice, taken: ReadySlice, rest: ReadySlice | None) -> None:
+        """`whole`: what the line had, of which `rest` is left."""
+        line, refs = (priority, *names), self.ready_refs
+        known, index = self._rests.pop(line, (None, len(refs)))
+        if known is whole:
+            self._is_mixed |= index + 1 < len(refs)
+            sequence, task_id, size_bytes, count = refs[index][1]
+            refs[index] = (priority, (sequence, task_id, size_bytes, count + taken[3]), *names)
+        else:
+            index = len(refs)
+            refs.append((priority, taken, *names))
+        self._order.append((index, taken[3]))
+        if rest is not None:
+            self._rests[line] = rest, index
 
     def _count(self, count: int) -> None:
         window = self.window
@@ -189,4 +227,6 @@ class Pick:
         if any(tenant or limit_key for _, _, tenant, limit_key in ready_refs):
             marks.append(Mark(window.queue, mark_version, AGE_MARK, window.ages.mark(window.lines.claiming)))
         levels = window.limiters.levels(ready_refs, self.now_ms)
-        return Picked(window, ready_refs, marks, self._bytes_max - self.room_bytes, levels, self.tasks, self.now_ms)
+        size_bytes = self._bytes_max - self.room_bytes
+        order = [index for index, count in self._order for _ in range(count)] if self._is_mixed else []
+        return Picked(window, ready_refs, marks, size_bytes, levels, self.tasks, self.now_ms, order=order)

@@ -423,7 +423,7 @@ class Scheduler:
             lines.hold_back(ready_slice, (tenant, limit_key))
             if picked.is_suspect:
                 lines.suspects.add(ready_slice[0])
-            window.limiters.adopt(tenant, limit_key)
+            window.limiters.adopt(tenant, limit_key, ready_slice[3])
         lines.withdrawn.update(self._no_longer_ready(picked))
         window.limiters.adopt_levels(picked.levels)
 

@@ -106,7 +106,7 @@ class Window:
             if level.round_robin is not None and level.round_robin.subqueue(b"", b"") is None:
                 level.round_robin.came(b"", b"")
             return
-        self.ages.came(ready_slice[0], ready_slice[1])
+        self.ages.came(ready_slice)
         round_robin = level.round_robin
         if round_robin is None:
             round_robin = level.open_round_robin(self.shared_state)

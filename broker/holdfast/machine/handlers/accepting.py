@@ -3,7 +3,13 @@
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
 from holdfast.machine.entries import Enqueue
-from holdfast.machine.handlers.request_ids import counts, read_request, remember_request, stands_for_another
+from holdfast.machine.handlers.request_ids import (
+    counts,
+    read_ahead,
+    read_request,
+    remember_request,
+    stands_for_another,
+)
 from holdfast.machine.ids import make_task_id
 from holdfast.machine.new_tasks import NewTask
 from holdfast.machine.outcomes import Accepted, Outcome
@@ -24,10 +30,11 @@ _NEW = 0  # in no state yet: there is nothing to leave
 
 
 def apply_enqueue(draft: Draft, entry: Enqueue) -> list[Outcome]:
-    return [_accept_or_refuse(draft, new) for new in entry.tasks]
+    read_ahead(draft, entry.tasks)
+    return [accept_or_refuse(draft, new) for new in entry.tasks]
 
 
-def _accept_or_refuse(draft: Draft, new: NewTask) -> Outcome:
+def accept_or_refuse(draft: Draft, new: NewTask) -> Outcome:
     return request_id_conflict() if stands_for_another(draft, new) else accept_task(draft, new)
 
 
@@ -39,15 +46,15 @@ def accept_task(draft: Draft, new: NewTask) -> Accepted:
         key = keys.dedup(new.queue, new.request_id)
         before = read_request(draft, key)
         if before is not None and counts(draft, before):
-            return _duplicate(draft, before.task_id)
+            return duplicate_of(draft, before.task_id)
     holder = draft.get(keys.unique(new.queue, new.unique_key)) if new.unique_key else None
     if holder is not None:
         if key:  # a repeat must get this answer, also once the key is free
-            remember_request(draft, key, before, new, holder, made_it=False)
-        return _duplicate(draft, holder)
-    task_id = _make_task(draft, new)
+            remember_request(draft, key, before, new.dedup_window_ms, new.digest, holder, made_it=False)
+        return duplicate_of(draft, holder)
+    task_id = make_task(draft, new)
     if key:
-        remember_request(draft, key, before, new, task_id, made_it=True)
+        remember_request(draft, key, before, new.dedup_window_ms, new.digest, task_id, made_it=True)
     return Accepted(task_id, False)
 
 
@@ -74,7 +81,8 @@ def _new_execution(draft: Draft, new: NewTask) -> tuple[bytes, Execution]:
     return task_id, task
 
 
-def _make_task(draft: Draft, new: NewTask) -> bytes:
+def make_task(draft: Draft, new: NewTask) -> bytes:
+    """A task whose request id and unique key were looked at."""
     task_id, task = _new_execution(draft, new)
     queue = draft.queue(new.queue)
     if new.start_by_ms:
@@ -94,6 +102,6 @@ def _count(draft: Draft, queue: bytes) -> None:
     enqueued[queue] = enqueued.get(queue, 0) + 1
 
 
-def _duplicate(draft: Draft, task_id: bytes) -> Accepted:
+def duplicate_of(draft: Draft, task_id: bytes) -> Accepted:
     task = draft.execution(task_id)
     return Accepted(task_id, True, 0 if task is None else task.state)

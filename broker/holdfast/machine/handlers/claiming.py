@@ -1,16 +1,16 @@
 """Claim and extend: a worker's exclusive hold under a fencing token."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from holdfast.machine import keys
 from holdfast.machine.draft import Draft
-from holdfast.machine.entries import AGE_MARK, BucketLevel, Claim, Extend, Mark
+from holdfast.machine.entries import AGE_MARK, BucketLevel, Claim, Extend, ExtendItem, Mark
 from holdfast.machine.ids import later_task_id, later_token
 from holdfast.machine.outcomes import Claimed, Extended, Outcome
 from holdfast.machine.rejections import not_alone, not_ready, stale_token, start_too_late, task_not_found
 from holdfast.machine.rows import CLAIMED, READY, STATE_NAMES, ClaimRequest, Execution, bucket_row
 from holdfast.machine.run_rows import Run, Stretch
-from holdfast.machine.run_transitions import claim_ready
+from holdfast.machine.run_transitions import claim_ready, prolong
 from holdfast.machine.slices import Slice, slice_of, slices
 from holdfast.machine.transitions import enter_claimed, prolong_claim, remember_until
 
@@ -67,10 +67,19 @@ def _claim_part(draft: Draft, run: Run, start: int, stretch: Stretch, count: int
 def _keep_ready(draft: Draft, entry: Claim) -> None:
     """The chosen tasks stay ready although entries behind this one were decided as if they were gone."""
     for first_id, count in zip(entry.task_ids, entry.counts or [1] * len(entry.task_ids), strict=True):
-        for place in range(count):
-            task = draft.execution(later_task_id(first_id, place))
-            if task is not None:
-                draft.queue(task.queue).mark_version += 1
+        for index, part, found in _slices_of(draft, first_id, count):
+            if found is not None:
+                draft.queue(found[0].queue).mark_version += part
+                continue
+            for place in range(index, index + part):
+                task = draft.execution(later_task_id(first_id, place))
+                if task is not None:
+                    draft.queue(task.queue).mark_version += 1
+
+
+def _slices_of(draft: Draft, first_id: bytes, count: int) -> Iterable[tuple[int, int, Slice | None]]:
+    """Nobody looks for the run of a task that is chosen by itself and has rows."""
+    return slices(draft, first_id, count) if count > 1 else [(0, 1, slice_of(draft, first_id))]
 
 
 def claims_of_request(draft: Draft, worker: bytes, request_id: bytes) -> list[Claimed]:
@@ -87,7 +96,7 @@ def _request_row(draft: Draft, worker: bytes, request_id: bytes) -> ClaimRequest
 def _still_held(draft: Draft, known: ClaimRequest) -> list[Claimed]:
     held: list[Claimed] = []
     for first_id, token, count in known.claims:
-        for index, part, found in slices(draft, first_id, count) if count > 1 else [(0, 1, slice_of(draft, first_id))]:
+        for index, part, found in _slices_of(draft, first_id, count):
             held += _held(draft, later_task_id(first_id, index), later_token(token, index), part, found)
     return held
 
@@ -169,15 +178,52 @@ def _remember_request(
 
 
 def apply_extend(draft: Draft, entry: Extend) -> list[Outcome]:
-    draft.read_ahead([item.task_id for item in entry.items])
+    """Tasks of a run that are extended together stay in it."""
+    items = entry.items
+    draft.read_ahead([item.task_id for item in items])
     outcomes: list[Outcome] = []
-    for task_id, token, expiry_ms in entry.items:
-        task = draft.execution(task_id)
-        if task is None:
-            outcomes.append(task_not_found())
-        elif task.state != CLAIMED or task.token != token:
-            outcomes.append(stale_token(task.state_name))
-        else:
-            prolong_claim(draft, task_id, task, expiry_ms)
-            outcomes.append(Extended(task.timer_ms, task.cancel_requested))
+    for first, count in _neighbours(items):
+        task_id, token, expiry_ms = items[first]
+        if count == 1:
+            found = slice_of(draft, task_id)
+            done = None if found is None else _extend_part(draft, found, 1, token, expiry_ms)
+            outcomes.append(_extend_single(draft, items[first]) if done is None else done)
+            continue
+        for index, part, found in slices(draft, task_id, count):
+            if found is None:
+                place = first + index
+                outcomes += [_extend_single(draft, item) for item in items[place : place + part]]
+            else:
+                outcomes += [_extend_part(draft, found, part, later_token(token, index), expiry_ms)] * part
     return outcomes
+
+
+def _neighbours(items: list[ExtendItem]) -> Iterator[tuple[int, int]]:
+    """Items whose ids and tokens follow each other, and that want the same: which is the first, and how many."""
+    first = 0
+    for index in range(1, len(items) + 1):
+        if index < len(items):
+            (task_id, token, expiry_ms), item = items[index - 1], items[index]
+            if item == (later_task_id(task_id, 1), later_token(token, 1), expiry_ms):
+                continue
+        yield first, index - first
+        first = index
+
+
+def _extend_part(draft: Draft, part: Slice, count: int, token: int, expiry_ms: int) -> Outcome:
+    """So many tasks of one stretch of a run; `token` is that of the first of them."""
+    run, start, stretch, stretch_start = part
+    if stretch.state != CLAIMED or token != later_token(stretch.token, start - stretch_start):
+        return stale_token(STATE_NAMES[stretch.state])
+    return Extended(prolong(draft, run, start, stretch._replace(end=start + count), token, expiry_ms), False)
+
+
+def _extend_single(draft: Draft, item: ExtendItem) -> Outcome:
+    """A task with rows of its own, or one that is not known."""
+    task = draft.own_execution(item.task_id)
+    if task is None:
+        return task_not_found()
+    if task.state != CLAIMED or task.token != item.token:
+        return stale_token(task.state_name)
+    prolong_claim(draft, item.task_id, task, item.expiry_ms)
+    return Extended(task.timer_ms, task.cancel_requested)

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import typer.main
@@ -17,6 +17,7 @@ import holdfast_queue
 from holdfast.cli import output, records
 from holdfast.cli.commands.shared import Json, epilog
 from holdfast.cli.problems import CommandFailed, ExitCode, Problem
+from holdfast.client.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 
 # Which file of this folder has commands and groups of which names, in the order of the help. A group may be in several.
 FILES = {
@@ -34,6 +35,7 @@ FILES = {
     "shards": ("shard",),
     "rebalance": ("rebalance",),
     "backups": ("backup",),
+    "access": ("access",),
     "audit": ("audit",),
     "bench": ("bench",),
 }
@@ -108,10 +110,52 @@ def _tree(files: tuple[str, ...], is_shell_named: bool) -> Any:
     if is_shell_named:
         os.environ[_NO_DETECTION] = "1"
     try:
-        return typer.main.get_command(make_app(files))
+        tree = typer.main.get_command(make_app(files))
+        _add_token_file(tree)
+        return tree
     finally:
         if is_shell_named and before is None:
             del os.environ[_NO_DETECTION]
+
+
+def _add_token_file(command: Any) -> None:
+    """To every command that calls a server. It is how the environment says it, so it goes for all clients of the
+    process. There is none for the token itself: everybody on a machine sees the command lines of all."""
+    for below in getattr(command, "commands", {}).values():
+        _add_token_file(below)
+    names = [parameter.name for parameter in command.params]
+    if "address" in names:
+        command.params.insert(names.index("address") + 1, _token_file_option())
+
+
+@cache
+def _token_file_option() -> Any:
+    """As typer makes it of a command that has nothing else."""
+    made = typer.Typer(add_completion=False)
+
+    @made.command()
+    def only(
+        token_file: Annotated[
+            str | None,
+            typer.Option(
+                "--token-file", metavar="FILE", callback=_use_token_file, show_default=False,
+                help="A file with the token that says who calls; HOLDFAST_TOKEN_FILE and HOLDFAST_TOKEN do it too.",
+            ),
+        ] = None,
+    ) -> None:  # fmt: skip
+        """Never run."""
+
+    command: Any = typer.main.get_command(made)
+    option = next(parameter for parameter in command.params if parameter.name == "token_file")
+    option.expose_value = False  # commands need not know
+    return option
+
+
+def _use_token_file(value: str | None) -> str | None:
+    if value is not None:
+        os.environ.pop(TOKEN_VARIABLE, None)
+        os.environ[TOKEN_FILE_VARIABLE] = value
+    return value
 
 
 def _usage_problem(error: Exception) -> Problem:

@@ -115,7 +115,8 @@ class Heartbeats(Service):
                 self._poll_sooner.set()
 
     def _outage_of(self, shard: int | None) -> Outage:
-        return self._outages.setdefault(shard, Outage("extend leases", self._standstill, self._meter, shard))
+        outage = Outage("extend leases", self._standstill, self._meter, shard, has_answered=True)
+        return self._outages.setdefault(shard, outage)
 
     def _note(self, job: Job, answer: Extended | Rejected) -> None:
         if isinstance(answer, Extended):

@@ -12,6 +12,7 @@ from holdfast.client.errors import (
     Overloaded,
     Rejected,
     ServerError,
+    Unauthenticated,
     Unavailable,
     WorkerAtLimit,
 )
@@ -32,20 +33,25 @@ _LEADER_CHANGE_S = 3.0
 class Outage:
     """One kind of call and whether the server answers it at the moment."""
 
-    def __init__(self, what: str, standstill: Standstill, meter: Meter, shard: int | None = None) -> None:
-        """`shard`: the one that it is about, if it is about one."""
+    def __init__(
+        self, what: str, standstill: Standstill, meter: Meter, shard: int | None = None, *, has_answered: bool = False
+    ) -> None:
+        """`shard`: the one that it is about, if it is about one. `has_answered`: the server knew who calls before."""
         self._what = what if shard is None else f"{what} of shard {shard}"
         self._call = what  # e.g. "claim tasks"
         self._standstill = standstill
         self._meter = meter
         self.cause = ""  # while it is worth telling: why there is no answer
         self._failures = 0
+        self._has_answered = has_answered
         self._since_s = 0.0
         self._was_reported = False
 
     async def pause(self, error: HoldfastError) -> None:
         """Waits before the next try; raises the error if waiting cannot help."""
-        if not isinstance(error, PASSING):
+        # A token that was good once is one that somebody replaces: its file is read again until then.
+        is_token_replaced = self._has_answered and isinstance(error, Unauthenticated)
+        if not isinstance(error, PASSING) and not is_token_replaced:
             raise error
         now_s = asyncio.get_running_loop().time()
         if not self._failures:
@@ -65,6 +71,7 @@ class Outage:
 
     def over(self) -> None:
         """The server has answered."""
+        self._has_answered = True
         if self._was_reported:
             log.info("Can %s again, after %d failed tries.", self._what, self._failures)
         self.cause = ""

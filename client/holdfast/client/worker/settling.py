@@ -89,7 +89,7 @@ class Settler(Service):
             return [answers[job] for job in jobs]
 
         def outages(what: str, shard: int | None) -> Outage:
-            return Outage(what, standstill, meter, shard)
+            return Outage(what, standstill, meter, shard, has_answered=True)
 
         self._acks = _Reports("report successes", ack, self._ack_answered, outages, self._count_late)
         self._failures = _Reports("report failures", fail, self._failure_answered, outages, self._count_late)

@@ -85,6 +85,7 @@ class Worker:
             log_tracebacks=log_tracebacks,
         )
         self._ops_host, self._ops_port = ops_host, ops_port
+        self._token = app.token
         self._codec = app.codec
         self._direct = app.direct if direct is None else direct
         self.transport = checked_transport(app.transport if transport is None else transport)
@@ -117,7 +118,7 @@ class Worker:
         self._stop.attach(asyncio.get_running_loop())
         settings, direct, transport = self._settings, self._direct, self.transport
         async with AsyncClient(
-            settings.address, retry=False, direct=direct, transport=transport, codec=self._codec
+            settings.address, retry=False, direct=direct, transport=transport, token=self._token, codec=self._codec
         ) as client:
             session = Session(self._settings, client, self._stop)
             async with self._shown(session):

@@ -1,3 +1,4 @@
+from holdfast.proto.v1 import rules_pb2 as _rules_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -498,3 +499,29 @@ class SetRebalancingResponse(_message.Message):
     REBALANCING_FIELD_NUMBER: _ClassVar[int]
     rebalancing: Rebalancing
     def __init__(self, rebalancing: _Optional[_Union[Rebalancing, _Mapping]] = ...) -> None: ...
+
+class GetAccessRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetAccessResponse(_message.Message):
+    __slots__ = ("rules", "version")
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    rules: bytes
+    version: int
+    def __init__(self, rules: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SetAccessRequest(_message.Message):
+    __slots__ = ("rules", "version")
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    rules: bytes
+    version: int
+    def __init__(self, rules: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SetAccessResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/frames.proto\x12\x11holdfast.proto.v1\"9\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x65xpects\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x03 \x01(\t\"}\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\x0f\n\x07methods\x18\x03 \x03(\t\x12\x17\n\x0f\x66rame_bytes_max\x18\x04 \x01(\r\x12\x14\n\x0cwindow_bytes\x18\x05 \x01(\r\x12\x11\n\tcalls_max\x18\x06 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/frames.proto\x12\x11holdfast.proto.v1\"H\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x65xpects\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\t\"}\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\x0f\n\x07methods\x18\x03 \x03(\t\x12\x17\n\x0f\x66rame_bytes_max\x18\x04 \x01(\r\x12\x14\n\x0cwindow_bytes\x18\x05 \x01(\r\x12\x11\n\tcalls_max\x18\x06 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast.proto.v1.frames_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO']._serialized_start=53
-  _globals['_HELLO']._serialized_end=110
-  _globals['_WELCOME']._serialized_start=112
-  _globals['_WELCOME']._serialized_end=237
+  _globals['_HELLO']._serialized_end=125
+  _globals['_WELCOME']._serialized_start=127
+  _globals['_WELCOME']._serialized_end=252
 # @@protoc_insertion_point(module_scope)

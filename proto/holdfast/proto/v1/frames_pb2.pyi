@@ -7,14 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("version", "expects", "caller")
+    __slots__ = ("version", "expects", "caller", "token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPECTS_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     expects: str
     caller: str
-    def __init__(self, version: _Optional[int] = ..., expects: _Optional[str] = ..., caller: _Optional[str] = ...) -> None: ...
+    token: str
+    def __init__(self, version: _Optional[int] = ..., expects: _Optional[str] = ..., caller: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "server", "methods", "frame_bytes_max", "window_bytes", "calls_max")

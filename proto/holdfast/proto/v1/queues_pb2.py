@@ -22,42 +22,53 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from holdfast.proto.v1 import rules_pb2 as holdfast_dot_proto_dot_v1_dot_rules__pb2
 from holdfast.proto.v1 import tasks_pb2 as holdfast_dot_proto_dot_v1_dot_tasks__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/queues.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/tasks.proto\"G\n\x11PurgeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"=\n\x12PurgeQueueResponse\x12\x0e\n\x06purged\x18\x01 \x01(\x03\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"|\n\nTaskFilter\x12,\n\x06states\x18\x01 \x03(\x0e\x32\x1c.holdfast.proto.v1.TaskState\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x12\n\nmin_age_ms\x18\x05 \x01(\x03\"\x88\x01\n\x10ListTasksRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.holdfast.proto.v1.TaskFilter\x12\x11\n\tpage_size\x18\x03 \x01(\x03\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x0f\n\x07partial\x18\x05 \x01(\x08\"p\n\x11ListTasksResponse\x12*\n\x05tasks\x18\x01 \x03(\x0b\x32\x1b.holdfast.proto.v1.TaskInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0emissing_shards\x18\x03 \x03(\x05\"\xe6\x01\n\nWorkerInfo\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06\x63laims\x18\x02 \x01(\x03\x12\x14\n\x0clast_seen_ms\x18\x03 \x01(\x03\x12\x0e\n\x06queues\x18\x04 \x03(\t\x12\x12\n\nis_waiting\x18\x05 \x01(\x08\x12-\n\x05state\x18\x06 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\x12\r\n\x05slots\x18\x07 \x01(\x03\x12\x0f\n\x07version\x18\x08 \x01(\t\x12/\n\x07\x64\x65sired\x18\t \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\"\x81\x01\n\x10HeartbeatRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\x12\r\n\x05slots\x18\x03 \x01(\x03\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06queues\x18\x05 \x03(\t\"U\n\x11HeartbeatResponse\x12/\n\x07\x64\x65sired\x18\x01 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\x12\x0f\n\x07next_ms\x18\x02 \x01(\x03\"V\n\x13SignalWorkerRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12/\n\x07\x64\x65sired\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\"E\n\x14SignalWorkerResponse\x12-\n\x05state\x18\x01 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\"L\n\x12ListWorkersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x03\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07partial\x18\x03 \x01(\x08\"v\n\x13ListWorkersResponse\x12.\n\x07workers\x18\x01 \x03(\x0b\x32\x1d.holdfast.proto.v1.WorkerInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0emissing_shards\x18\x03 \x03(\x05*\xa9\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_RUNNING\x10\x01\x12\x16\n\x12WORKER_STATE_QUIET\x10\x02\x12\x19\n\x15WORKER_STATE_STOPPING\x10\x03\x12\x15\n\x11WORKER_STATE_GONE\x10\x04\x12\x18\n\x14WORKER_STATE_DRAINED\x10\x05\x32\xd2\x03\n\x06Queues\x12Y\n\nPurgeQueue\x12$.holdfast.proto.v1.PurgeQueueRequest\x1a%.holdfast.proto.v1.PurgeQueueResponse\x12\\\n\x0bListWorkers\x12%.holdfast.proto.v1.ListWorkersRequest\x1a&.holdfast.proto.v1.ListWorkersResponse\x12V\n\tHeartbeat\x12#.holdfast.proto.v1.HeartbeatRequest\x1a$.holdfast.proto.v1.HeartbeatResponse\x12_\n\x0cSignalWorker\x12&.holdfast.proto.v1.SignalWorkerRequest\x1a\'.holdfast.proto.v1.SignalWorkerResponse\x12V\n\tListTasks\x12#.holdfast.proto.v1.ListTasksRequest\x1a$.holdfast.proto.v1.ListTasksResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/queues.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/rules.proto\x1a\x1dholdfast/proto/v1/tasks.proto\"G\n\x11PurgeQueueRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"=\n\x12PurgeQueueResponse\x12\x0e\n\x06purged\x18\x01 \x01(\x03\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"|\n\nTaskFilter\x12,\n\x06states\x18\x01 \x03(\x0e\x32\x1c.holdfast.proto.v1.TaskState\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x12\n\nmin_age_ms\x18\x05 \x01(\x03\"\x88\x01\n\x10ListTasksRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.holdfast.proto.v1.TaskFilter\x12\x11\n\tpage_size\x18\x03 \x01(\x03\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x0f\n\x07partial\x18\x05 \x01(\x08\"p\n\x11ListTasksResponse\x12*\n\x05tasks\x18\x01 \x03(\x0b\x32\x1b.holdfast.proto.v1.TaskInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0emissing_shards\x18\x03 \x03(\x05\"\xe6\x01\n\nWorkerInfo\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06\x63laims\x18\x02 \x01(\x03\x12\x14\n\x0clast_seen_ms\x18\x03 \x01(\x03\x12\x0e\n\x06queues\x18\x04 \x03(\t\x12\x12\n\nis_waiting\x18\x05 \x01(\x08\x12-\n\x05state\x18\x06 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\x12\r\n\x05slots\x18\x07 \x01(\x03\x12\x0f\n\x07version\x18\x08 \x01(\t\x12/\n\x07\x64\x65sired\x18\t \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\"\x81\x01\n\x10HeartbeatRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\x12\r\n\x05slots\x18\x03 \x01(\x03\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x0e\n\x06queues\x18\x05 \x03(\t\"U\n\x11HeartbeatResponse\x12/\n\x07\x64\x65sired\x18\x01 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\x12\x0f\n\x07next_ms\x18\x02 \x01(\x03\"V\n\x13SignalWorkerRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12/\n\x07\x64\x65sired\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\"E\n\x14SignalWorkerResponse\x12-\n\x05state\x18\x01 \x01(\x0e\x32\x1e.holdfast.proto.v1.WorkerState\"L\n\x12ListWorkersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x03\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07partial\x18\x03 \x01(\x08\"v\n\x13ListWorkersResponse\x12.\n\x07workers\x18\x01 \x03(\x0b\x32\x1d.holdfast.proto.v1.WorkerInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0emissing_shards\x18\x03 \x03(\x05*\xa9\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_RUNNING\x10\x01\x12\x16\n\x12WORKER_STATE_QUIET\x10\x02\x12\x19\n\x15WORKER_STATE_STOPPING\x10\x03\x12\x15\n\x11WORKER_STATE_GONE\x10\x04\x12\x18\n\x14WORKER_STATE_DRAINED\x10\x05\x32\x84\x04\n\x06Queues\x12\x63\n\nPurgeQueue\x12$.holdfast.proto.v1.PurgeQueueRequest\x1a%.holdfast.proto.v1.PurgeQueueResponse\"\x08\xea\xe0\x18\x04\x08\x04\x10\x02\x12\x66\n\x0bListWorkers\x12%.holdfast.proto.v1.ListWorkersRequest\x1a&.holdfast.proto.v1.ListWorkersResponse\"\x08\xea\xe0\x18\x04\x08\x03\x10\x02\x12`\n\tHeartbeat\x12#.holdfast.proto.v1.HeartbeatRequest\x1a$.holdfast.proto.v1.HeartbeatResponse\"\x08\xea\xe0\x18\x04\x08\x02\x10\x02\x12i\n\x0cSignalWorker\x12&.holdfast.proto.v1.SignalWorkerRequest\x1a\'.holdfast.proto.v1.SignalWorkerResponse\"\x08\xea\xe0\x18\x04\x08\x04\x10\x03\x12`\n\tListTasks\x12#.holdfast.proto.v1.ListTasksRequest\x1a$.holdfast.proto.v1.ListTasksResponse\"\x08\xea\xe0\x18\x04\x08\x03\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast.proto.v1.queues_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERSTATE']._serialized_start=1409
-  _globals['_WORKERSTATE']._serialized_end=1578
-  _globals['_PURGEQUEUEREQUEST']._serialized_start=84
-  _globals['_PURGEQUEUEREQUEST']._serialized_end=155
-  _globals['_PURGEQUEUERESPONSE']._serialized_start=157
-  _globals['_PURGEQUEUERESPONSE']._serialized_end=218
-  _globals['_TASKFILTER']._serialized_start=220
-  _globals['_TASKFILTER']._serialized_end=344
-  _globals['_LISTTASKSREQUEST']._serialized_start=347
-  _globals['_LISTTASKSREQUEST']._serialized_end=483
-  _globals['_LISTTASKSRESPONSE']._serialized_start=485
-  _globals['_LISTTASKSRESPONSE']._serialized_end=597
-  _globals['_WORKERINFO']._serialized_start=600
-  _globals['_WORKERINFO']._serialized_end=830
-  _globals['_HEARTBEATREQUEST']._serialized_start=833
-  _globals['_HEARTBEATREQUEST']._serialized_end=962
-  _globals['_HEARTBEATRESPONSE']._serialized_start=964
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1049
-  _globals['_SIGNALWORKERREQUEST']._serialized_start=1051
-  _globals['_SIGNALWORKERREQUEST']._serialized_end=1137
-  _globals['_SIGNALWORKERRESPONSE']._serialized_start=1139
-  _globals['_SIGNALWORKERRESPONSE']._serialized_end=1208
-  _globals['_LISTWORKERSREQUEST']._serialized_start=1210
-  _globals['_LISTWORKERSREQUEST']._serialized_end=1286
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=1288
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=1406
-  _globals['_QUEUES']._serialized_start=1581
-  _globals['_QUEUES']._serialized_end=2047
+  _globals['_QUEUES'].methods_by_name['PurgeQueue']._loaded_options = None
+  _globals['_QUEUES'].methods_by_name['PurgeQueue']._serialized_options = b'\352\340\030\004\010\004\020\002'
+  _globals['_QUEUES'].methods_by_name['ListWorkers']._loaded_options = None
+  _globals['_QUEUES'].methods_by_name['ListWorkers']._serialized_options = b'\352\340\030\004\010\003\020\002'
+  _globals['_QUEUES'].methods_by_name['Heartbeat']._loaded_options = None
+  _globals['_QUEUES'].methods_by_name['Heartbeat']._serialized_options = b'\352\340\030\004\010\002\020\002'
+  _globals['_QUEUES'].methods_by_name['SignalWorker']._loaded_options = None
+  _globals['_QUEUES'].methods_by_name['SignalWorker']._serialized_options = b'\352\340\030\004\010\004\020\003'
+  _globals['_QUEUES'].methods_by_name['ListTasks']._loaded_options = None
+  _globals['_QUEUES'].methods_by_name['ListTasks']._serialized_options = b'\352\340\030\004\010\003\020\001'
+  _globals['_WORKERSTATE']._serialized_start=1440
+  _globals['_WORKERSTATE']._serialized_end=1609
+  _globals['_PURGEQUEUEREQUEST']._serialized_start=115
+  _globals['_PURGEQUEUEREQUEST']._serialized_end=186
+  _globals['_PURGEQUEUERESPONSE']._serialized_start=188
+  _globals['_PURGEQUEUERESPONSE']._serialized_end=249
+  _globals['_TASKFILTER']._serialized_start=251
+  _globals['_TASKFILTER']._serialized_end=375
+  _globals['_LISTTASKSREQUEST']._serialized_start=378
+  _globals['_LISTTASKSREQUEST']._serialized_end=514
+  _globals['_LISTTASKSRESPONSE']._serialized_start=516
+  _globals['_LISTTASKSRESPONSE']._serialized_end=628
+  _globals['_WORKERINFO']._serialized_start=631
+  _globals['_WORKERINFO']._serialized_end=861
+  _globals['_HEARTBEATREQUEST']._serialized_start=864
+  _globals['_HEARTBEATREQUEST']._serialized_end=993
+  _globals['_HEARTBEATRESPONSE']._serialized_start=995
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1080
+  _globals['_SIGNALWORKERREQUEST']._serialized_start=1082
+  _globals['_SIGNALWORKERREQUEST']._serialized_end=1168
+  _globals['_SIGNALWORKERRESPONSE']._serialized_start=1170
+  _globals['_SIGNALWORKERRESPONSE']._serialized_end=1239
+  _globals['_LISTWORKERSREQUEST']._serialized_start=1241
+  _globals['_LISTWORKERSREQUEST']._serialized_end=1317
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=1319
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=1437
+  _globals['_QUEUES']._serialized_start=1612
+  _globals['_QUEUES']._serialized_end=2128
 # @@protoc_insertion_point(module_scope)

@@ -22,52 +22,67 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from holdfast.proto.v1 import rules_pb2 as holdfast_dot_proto_dot_v1_dot_rules__pb2
 from holdfast.proto.v1 import tasks_pb2 as holdfast_dot_proto_dot_v1_dot_tasks__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!holdfast/proto/v1/schedules.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/tasks.proto\"\xbb\x01\n\x0cScheduleSpec\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x11\n\ttime_zone\x18\x02 \x01(\t\x12,\n\x08\x63\x61tch_up\x18\x03 \x01(\x0e\x32\x1a.holdfast.proto.v1.CatchUp\x12+\n\x07overlap\x18\x04 \x01(\x0e\x32\x1a.holdfast.proto.v1.Overlap\x12)\n\x04task\x18\x05 \x01(\x0b\x32\x1b.holdfast.proto.v1.TaskSpec\"\xe5\x01\n\x0cScheduleInfo\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x04spec\x18\x03 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleSpec\x12\x0e\n\x06paused\x18\x04 \x01(\x08\x12\x12\n\nnext_at_ms\x18\x05 \x01(\x03\x12\x12\n\nlast_at_ms\x18\x06 \x01(\x03\x12\x14\n\x0clast_task_id\x18\x07 \x01(\t\x12\x13\n\x0b\x66ired_total\x18\x08 \x01(\x03\x12\x15\n\rskipped_total\x18\t \x01(\x03\x12\x0f\n\x07version\x18\n \x01(\x03\"\x85\x01\n\x12PutScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x04spec\x18\x03 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleSpec\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x12\x0e\n\x06paused\x18\x05 \x01(\x08\"H\n\x13PutScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\"1\n\x12GetScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"H\n\x13GetScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\"L\n\x14ListSchedulesRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x03\x12\x12\n\npage_token\x18\x03 \x01(\t\"d\n\x15ListSchedulesResponse\x12\x32\n\tschedules\x18\x01 \x03(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"4\n\x15\x44\x65leteScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse\"C\n\x14PauseScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\"J\n\x15PauseScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\"I\n\x16TriggerScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x81\x01\n\x17TriggerScheduleResponse\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\x15\n\ris_of_another\x18\x03 \x01(\x08\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.holdfast.proto.v1.TaskState\"}\n\x16PreviewScheduleRequest\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x11\n\ttime_zone\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\x10\n\x08\x61\x66ter_ms\x18\x04 \x01(\x03\x12\r\n\x05queue\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\"(\n\x17PreviewScheduleResponse\x12\r\n\x05\x61t_ms\x18\x01 \x03(\x03*Z\n\x07\x43\x61tchUp\x12\x18\n\x14\x43\x41TCH_UP_UNSPECIFIED\x10\x00\x12\x11\n\rCATCH_UP_NONE\x10\x01\x12\x10\n\x0c\x43\x41TCH_UP_ONE\x10\x02\x12\x10\n\x0c\x43\x41TCH_UP_ALL\x10\x03*\\\n\x07Overlap\x12\x17\n\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x11\n\rOVERLAP_ALLOW\x10\x01\x12\x10\n\x0cOVERLAP_SKIP\x10\x02\x12\x13\n\x0fOVERLAP_REPLACE\x10\x03\x32\xca\x05\n\tSchedules\x12\\\n\x0bPutSchedule\x12%.holdfast.proto.v1.PutScheduleRequest\x1a&.holdfast.proto.v1.PutScheduleResponse\x12\\\n\x0bGetSchedule\x12%.holdfast.proto.v1.GetScheduleRequest\x1a&.holdfast.proto.v1.GetScheduleResponse\x12\x62\n\rListSchedules\x12\'.holdfast.proto.v1.ListSchedulesRequest\x1a(.holdfast.proto.v1.ListSchedulesResponse\x12\x65\n\x0e\x44\x65leteSchedule\x12(.holdfast.proto.v1.DeleteScheduleRequest\x1a).holdfast.proto.v1.DeleteScheduleResponse\x12\x62\n\rPauseSchedule\x12\'.holdfast.proto.v1.PauseScheduleRequest\x1a(.holdfast.proto.v1.PauseScheduleResponse\x12h\n\x0fTriggerSchedule\x12).holdfast.proto.v1.TriggerScheduleRequest\x1a*.holdfast.proto.v1.TriggerScheduleResponse\x12h\n\x0fPreviewSchedule\x12).holdfast.proto.v1.PreviewScheduleRequest\x1a*.holdfast.proto.v1.PreviewScheduleResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!holdfast/proto/v1/schedules.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/rules.proto\x1a\x1dholdfast/proto/v1/tasks.proto\"\xbb\x01\n\x0cScheduleSpec\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x11\n\ttime_zone\x18\x02 \x01(\t\x12,\n\x08\x63\x61tch_up\x18\x03 \x01(\x0e\x32\x1a.holdfast.proto.v1.CatchUp\x12+\n\x07overlap\x18\x04 \x01(\x0e\x32\x1a.holdfast.proto.v1.Overlap\x12)\n\x04task\x18\x05 \x01(\x0b\x32\x1b.holdfast.proto.v1.TaskSpec\"\xe5\x01\n\x0cScheduleInfo\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x04spec\x18\x03 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleSpec\x12\x0e\n\x06paused\x18\x04 \x01(\x08\x12\x12\n\nnext_at_ms\x18\x05 \x01(\x03\x12\x12\n\nlast_at_ms\x18\x06 \x01(\x03\x12\x14\n\x0clast_task_id\x18\x07 \x01(\t\x12\x13\n\x0b\x66ired_total\x18\x08 \x01(\x03\x12\x15\n\rskipped_total\x18\t \x01(\x03\x12\x0f\n\x07version\x18\n \x01(\x03\"\x85\x01\n\x12PutScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x04spec\x18\x03 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleSpec\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x12\x0e\n\x06paused\x18\x05 \x01(\x08\"H\n\x13PutScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\"1\n\x12GetScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"H\n\x13GetScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\"L\n\x14ListSchedulesRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x03\x12\x12\n\npage_token\x18\x03 \x01(\t\"d\n\x15ListSchedulesResponse\x12\x32\n\tschedules\x18\x01 \x03(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"4\n\x15\x44\x65leteScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x18\n\x16\x44\x65leteScheduleResponse\"C\n\x14PauseScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\"J\n\x15PauseScheduleResponse\x12\x31\n\x08schedule\x18\x01 \x01(\x0b\x32\x1f.holdfast.proto.v1.ScheduleInfo\"I\n\x16TriggerScheduleRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x81\x01\n\x17TriggerScheduleResponse\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\x15\n\ris_of_another\x18\x03 \x01(\x08\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.holdfast.proto.v1.TaskState\"}\n\x16PreviewScheduleRequest\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x11\n\ttime_zone\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\x10\n\x08\x61\x66ter_ms\x18\x04 \x01(\x03\x12\r\n\x05queue\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\"(\n\x17PreviewScheduleResponse\x12\r\n\x05\x61t_ms\x18\x01 \x03(\x03*Z\n\x07\x43\x61tchUp\x12\x18\n\x14\x43\x41TCH_UP_UNSPECIFIED\x10\x00\x12\x11\n\rCATCH_UP_NONE\x10\x01\x12\x10\n\x0c\x43\x41TCH_UP_ONE\x10\x02\x12\x10\n\x0c\x43\x41TCH_UP_ALL\x10\x03*\\\n\x07Overlap\x12\x17\n\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x11\n\rOVERLAP_ALLOW\x10\x01\x12\x10\n\x0cOVERLAP_SKIP\x10\x02\x12\x13\n\x0fOVERLAP_REPLACE\x10\x03\x32\x90\x06\n\tSchedules\x12\x66\n\x0bPutSchedule\x12%.holdfast.proto.v1.PutScheduleRequest\x1a&.holdfast.proto.v1.PutScheduleResponse\"\x08\xea\xe0\x18\x04\x08\x04\x10\x01\x12\x66\n\x0bGetSchedule\x12%.holdfast.proto.v1.GetScheduleRequest\x1a&.holdfast.proto.v1.GetScheduleResponse\"\x08\xea\xe0\x18\x04\x08\x03\x10\x01\x12l\n\rListSchedules\x12\'.holdfast.proto.v1.ListSchedulesRequest\x1a(.holdfast.proto.v1.ListSchedulesResponse\"\x08\xea\xe0\x18\x04\x08\x03\x10\x01\x12o\n\x0e\x44\x65leteSchedule\x12(.holdfast.proto.v1.DeleteScheduleRequest\x1a).holdfast.proto.v1.DeleteScheduleResponse\"\x08\xea\xe0\x18\x04\x08\x04\x10\x01\x12l\n\rPauseSchedule\x12\'.holdfast.proto.v1.PauseScheduleRequest\x1a(.holdfast.proto.v1.PauseScheduleResponse\"\x08\xea\xe0\x18\x04\x08\x04\x10\x01\x12r\n\x0fTriggerSchedule\x12).holdfast.proto.v1.TriggerScheduleRequest\x1a*.holdfast.proto.v1.TriggerScheduleResponse\"\x08\xea\xe0\x18\x04\x08\x04\x10\x01\x12r\n\x0fPreviewSchedule\x12).holdfast.proto.v1.PreviewScheduleRequest\x1a*.holdfast.proto.v1.PreviewScheduleResponse\"\x08\xea\xe0\x18\x04\x08\x03\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast.proto.v1.schedules_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CATCHUP']._serialized_start=1625
-  _globals['_CATCHUP']._serialized_end=1715
-  _globals['_OVERLAP']._serialized_start=1717
-  _globals['_OVERLAP']._serialized_end=1809
-  _globals['_SCHEDULESPEC']._serialized_start=88
-  _globals['_SCHEDULESPEC']._serialized_end=275
-  _globals['_SCHEDULEINFO']._serialized_start=278
-  _globals['_SCHEDULEINFO']._serialized_end=507
-  _globals['_PUTSCHEDULEREQUEST']._serialized_start=510
-  _globals['_PUTSCHEDULEREQUEST']._serialized_end=643
-  _globals['_PUTSCHEDULERESPONSE']._serialized_start=645
-  _globals['_PUTSCHEDULERESPONSE']._serialized_end=717
-  _globals['_GETSCHEDULEREQUEST']._serialized_start=719
-  _globals['_GETSCHEDULEREQUEST']._serialized_end=768
-  _globals['_GETSCHEDULERESPONSE']._serialized_start=770
-  _globals['_GETSCHEDULERESPONSE']._serialized_end=842
-  _globals['_LISTSCHEDULESREQUEST']._serialized_start=844
-  _globals['_LISTSCHEDULESREQUEST']._serialized_end=920
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=922
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=1022
-  _globals['_DELETESCHEDULEREQUEST']._serialized_start=1024
-  _globals['_DELETESCHEDULEREQUEST']._serialized_end=1076
-  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1078
-  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1102
-  _globals['_PAUSESCHEDULEREQUEST']._serialized_start=1104
-  _globals['_PAUSESCHEDULEREQUEST']._serialized_end=1171
-  _globals['_PAUSESCHEDULERESPONSE']._serialized_start=1173
-  _globals['_PAUSESCHEDULERESPONSE']._serialized_end=1247
-  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_start=1249
-  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_end=1322
-  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_start=1325
-  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_end=1454
-  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_start=1456
-  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_end=1581
-  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_start=1583
-  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_end=1623
-  _globals['_SCHEDULES']._serialized_start=1812
-  _globals['_SCHEDULES']._serialized_end=2526
+  _globals['_SCHEDULES'].methods_by_name['PutSchedule']._loaded_options = None
+  _globals['_SCHEDULES'].methods_by_name['PutSchedule']._serialized_options = b'\352\340\030\004\010\004\020\001'
+  _globals['_SCHEDULES'].methods_by_name['GetSchedule']._loaded_options = None
+  _globals['_SCHEDULES'].methods_by_name['GetSchedule']._serialized_options = b'\352\340\030\004\010\003\020\001'
+  _globals['_SCHEDULES'].methods_by_name['ListSchedules']._loaded_options = None
+  _globals['_SCHEDULES'].methods_by_name['ListSchedules']._serialized_options = b'\352\340\030\004\010\003\020\001'
+  _globals['_SCHEDULES'].methods_by_name['DeleteSchedule']._loaded_options = None
+  _globals['_SCHEDULES'].methods_by_name['DeleteSchedule']._serialized_options = b'\352\340\030\004\010\004\020\001'
+  _globals['_SCHEDULES'].methods_by_name['PauseSchedule']._loaded_options = None
+  _globals['_SCHEDULES'].methods_by_name['PauseSchedule']._serialized_options = b'\352\340\030\004\010\004\020\001'
+  _globals['_SCHEDULES'].methods_by_name['TriggerSchedule']._loaded_options = None
+  _globals['_SCHEDULES'].methods_by_name['TriggerSchedule']._serialized_options = b'\352\340\030\004\010\004\020\001'
+  _globals['_SCHEDULES'].methods_by_name['PreviewSchedule']._loaded_options = None
+  _globals['_SCHEDULES'].methods_by_name['PreviewSchedule']._serialized_options = b'\352\340\030\004\010\003\020\001'
+  _globals['_CATCHUP']._serialized_start=1656
+  _globals['_CATCHUP']._serialized_end=1746
+  _globals['_OVERLAP']._serialized_start=1748
+  _globals['_OVERLAP']._serialized_end=1840
+  _globals['_SCHEDULESPEC']._serialized_start=119
+  _globals['_SCHEDULESPEC']._serialized_end=306
+  _globals['_SCHEDULEINFO']._serialized_start=309
+  _globals['_SCHEDULEINFO']._serialized_end=538
+  _globals['_PUTSCHEDULEREQUEST']._serialized_start=541
+  _globals['_PUTSCHEDULEREQUEST']._serialized_end=674
+  _globals['_PUTSCHEDULERESPONSE']._serialized_start=676
+  _globals['_PUTSCHEDULERESPONSE']._serialized_end=748
+  _globals['_GETSCHEDULEREQUEST']._serialized_start=750
+  _globals['_GETSCHEDULEREQUEST']._serialized_end=799
+  _globals['_GETSCHEDULERESPONSE']._serialized_start=801
+  _globals['_GETSCHEDULERESPONSE']._serialized_end=873
+  _globals['_LISTSCHEDULESREQUEST']._serialized_start=875
+  _globals['_LISTSCHEDULESREQUEST']._serialized_end=951
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=953
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=1053
+  _globals['_DELETESCHEDULEREQUEST']._serialized_start=1055
+  _globals['_DELETESCHEDULEREQUEST']._serialized_end=1107
+  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1109
+  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1133
+  _globals['_PAUSESCHEDULEREQUEST']._serialized_start=1135
+  _globals['_PAUSESCHEDULEREQUEST']._serialized_end=1202
+  _globals['_PAUSESCHEDULERESPONSE']._serialized_start=1204
+  _globals['_PAUSESCHEDULERESPONSE']._serialized_end=1278
+  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_start=1280
+  _globals['_TRIGGERSCHEDULEREQUEST']._serialized_end=1353
+  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_start=1356
+  _globals['_TRIGGERSCHEDULERESPONSE']._serialized_end=1485
+  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_start=1487
+  _globals['_PREVIEWSCHEDULEREQUEST']._serialized_end=1612
+  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_start=1614
+  _globals['_PREVIEWSCHEDULERESPONSE']._serialized_end=1654
+  _globals['_SCHEDULES']._serialized_start=1843
+  _globals['_SCHEDULES']._serialized_end=2627
 # @@protoc_insertion_point(module_scope)

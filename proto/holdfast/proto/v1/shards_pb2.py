@@ -22,43 +22,54 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from holdfast.proto.v1 import rules_pb2 as holdfast_dot_proto_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/shards.proto\x12\x11holdfast.proto.v1\"?\n\nMembership\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06voters\x18\x02 \x03(\t\x12\x10\n\x08learners\x18\x03 \x03(\t\"\xca\x02\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\x03\x12,\n\x04role\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.ReplicaRole\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12\x15\n\rapplied_index\x18\x06 \x01(\x03\x12\x12\n\nlast_index\x18\x07 \x01(\x03\x12\x0b\n\x03lag\x18\x08 \x01(\x03\x12\x11\n\tlog_bytes\x18\t \x01(\x03\x12\x17\n\x0fsnapshot_age_ms\x18\n \x01(\x03\x12\x31\n\nmembership\x18\x0b \x01(\x0b\x32\x1d.holdfast.proto.v1.Membership\x12\x0f\n\x07problem\x18\x0c \x01(\t\x12\x13\n\x0bstate_bytes\x18\r \x01(\x03\x12\x11\n\tcaught_up\x18\x0e \x03(\t\"%\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x15\n\x13\x44\x65scribeNodeRequest\"\xb1\x01\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12&\n\x05nodes\x18\x04 \x03(\x0b\x32\x17.holdfast.proto.v1.Node\x12,\n\x08replicas\x18\x05 \x03(\x0b\x32\x1a.holdfast.proto.v1.Replica\x12\x13\n\x0bis_stopping\x18\x06 \x01(\x08\"\"\n\x11\x46indLeaderRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"D\n\x12\x46indLeaderResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"6\n\x19TransferLeadershipRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\n\n\x02to\x18\x02 \x01(\t\";\n\x1aTransferLeadershipResponse\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\"\n\x11ProbeShardRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"#\n\x12ProbeShardResponse\x12\r\n\x05index\x18\x01 \x01(\x03\"A\n\x10ReadProbeRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x03\">\n\x11ReadProbeResponse\x12\x12\n\nstate_hash\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x03*\xad\x01\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x12\x18\n\x14REPLICA_ROLE_LEARNER\x10\x03\x12\x1a\n\x16REPLICA_ROLE_CANDIDATE\x10\x04\x12\x16\n\x12REPLICA_ROLE_BLANK\x10\x05\x32\xea\x03\n\x06Shards\x12_\n\x0c\x44\x65scribeNode\x12&.holdfast.proto.v1.DescribeNodeRequest\x1a\'.holdfast.proto.v1.DescribeNodeResponse\x12Y\n\nFindLeader\x12$.holdfast.proto.v1.FindLeaderRequest\x1a%.holdfast.proto.v1.FindLeaderResponse\x12q\n\x12TransferLeadership\x12,.holdfast.proto.v1.TransferLeadershipRequest\x1a-.holdfast.proto.v1.TransferLeadershipResponse\x12Y\n\nProbeShard\x12$.holdfast.proto.v1.ProbeShardRequest\x1a%.holdfast.proto.v1.ProbeShardResponse\x12V\n\tReadProbe\x12#.holdfast.proto.v1.ReadProbeRequest\x1a$.holdfast.proto.v1.ReadProbeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast/proto/v1/shards.proto\x12\x11holdfast.proto.v1\x1a\x1dholdfast/proto/v1/rules.proto\"?\n\nMembership\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06voters\x18\x02 \x03(\t\x12\x10\n\x08learners\x18\x03 \x03(\t\"\xca\x02\n\x07Replica\x12\r\n\x05shard\x18\x01 \x01(\x03\x12,\n\x04role\x18\x02 \x01(\x0e\x32\x1e.holdfast.proto.v1.ReplicaRole\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x14\n\x0c\x63ommit_index\x18\x05 \x01(\x03\x12\x15\n\rapplied_index\x18\x06 \x01(\x03\x12\x12\n\nlast_index\x18\x07 \x01(\x03\x12\x0b\n\x03lag\x18\x08 \x01(\x03\x12\x11\n\tlog_bytes\x18\t \x01(\x03\x12\x17\n\x0fsnapshot_age_ms\x18\n \x01(\x03\x12\x31\n\nmembership\x18\x0b \x01(\x0b\x32\x1d.holdfast.proto.v1.Membership\x12\x0f\n\x07problem\x18\x0c \x01(\t\x12\x13\n\x0bstate_bytes\x18\r \x01(\x03\x12\x11\n\tcaught_up\x18\x0e \x03(\t\"%\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x15\n\x13\x44\x65scribeNodeRequest\"\xb1\x01\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12&\n\x05nodes\x18\x04 \x03(\x0b\x32\x17.holdfast.proto.v1.Node\x12,\n\x08replicas\x18\x05 \x03(\x0b\x32\x1a.holdfast.proto.v1.Replica\x12\x13\n\x0bis_stopping\x18\x06 \x01(\x08\"\"\n\x11\x46indLeaderRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"D\n\x12\x46indLeaderResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"6\n\x19TransferLeadershipRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\n\n\x02to\x18\x02 \x01(\t\";\n\x1aTransferLeadershipResponse\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\"\n\x11ProbeShardRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\"#\n\x12ProbeShardResponse\x12\r\n\x05index\x18\x01 \x01(\x03\"A\n\x10ReadProbeRequest\x12\r\n\x05shard\x18\x01 \x01(\x03\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0f\n\x07wait_ms\x18\x03 \x01(\x03\">\n\x11ReadProbeResponse\x12\x12\n\nstate_hash\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x03*\xad\x01\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_LEADER\x10\x01\x12\x19\n\x15REPLICA_ROLE_FOLLOWER\x10\x02\x12\x18\n\x14REPLICA_ROLE_LEARNER\x10\x03\x12\x1a\n\x16REPLICA_ROLE_CANDIDATE\x10\x04\x12\x16\n\x12REPLICA_ROLE_BLANK\x10\x05\x32\x9c\x04\n\x06Shards\x12i\n\x0c\x44\x65scribeNode\x12&.holdfast.proto.v1.DescribeNodeRequest\x1a\'.holdfast.proto.v1.DescribeNodeResponse\"\x08\xea\xe0\x18\x04\x08\x03\x10\x03\x12\x63\n\nFindLeader\x12$.holdfast.proto.v1.FindLeaderRequest\x1a%.holdfast.proto.v1.FindLeaderResponse\"\x08\xea\xe0\x18\x04\x08\x06\x10\x04\x12{\n\x12TransferLeadership\x12,.holdfast.proto.v1.TransferLeadershipRequest\x1a-.holdfast.proto.v1.TransferLeadershipResponse\"\x08\xea\xe0\x18\x04\x08\x05\x10\x03\x12\x63\n\nProbeShard\x12$.holdfast.proto.v1.ProbeShardRequest\x1a%.holdfast.proto.v1.ProbeShardResponse\"\x08\xea\xe0\x18\x04\x08\x05\x10\x03\x12`\n\tReadProbe\x12#.holdfast.proto.v1.ReadProbeRequest\x1a$.holdfast.proto.v1.ReadProbeResponse\"\x08\xea\xe0\x18\x04\x08\x05\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast.proto.v1.shards_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAROLE']._serialized_start=1121
-  _globals['_REPLICAROLE']._serialized_end=1294
-  _globals['_MEMBERSHIP']._serialized_start=53
-  _globals['_MEMBERSHIP']._serialized_end=116
-  _globals['_REPLICA']._serialized_start=119
-  _globals['_REPLICA']._serialized_end=449
-  _globals['_NODE']._serialized_start=451
-  _globals['_NODE']._serialized_end=488
-  _globals['_DESCRIBENODEREQUEST']._serialized_start=490
-  _globals['_DESCRIBENODEREQUEST']._serialized_end=511
-  _globals['_DESCRIBENODERESPONSE']._serialized_start=514
-  _globals['_DESCRIBENODERESPONSE']._serialized_end=691
-  _globals['_FINDLEADERREQUEST']._serialized_start=693
-  _globals['_FINDLEADERREQUEST']._serialized_end=727
-  _globals['_FINDLEADERRESPONSE']._serialized_start=729
-  _globals['_FINDLEADERRESPONSE']._serialized_end=797
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=799
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=853
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=855
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=914
-  _globals['_PROBESHARDREQUEST']._serialized_start=916
-  _globals['_PROBESHARDREQUEST']._serialized_end=950
-  _globals['_PROBESHARDRESPONSE']._serialized_start=952
-  _globals['_PROBESHARDRESPONSE']._serialized_end=987
-  _globals['_READPROBEREQUEST']._serialized_start=989
-  _globals['_READPROBEREQUEST']._serialized_end=1054
-  _globals['_READPROBERESPONSE']._serialized_start=1056
-  _globals['_READPROBERESPONSE']._serialized_end=1118
-  _globals['_SHARDS']._serialized_start=1297
-  _globals['_SHARDS']._serialized_end=1787
+  _globals['_SHARDS'].methods_by_name['DescribeNode']._loaded_options = None
+  _globals['_SHARDS'].methods_by_name['DescribeNode']._serialized_options = b'\352\340\030\004\010\003\020\003'
+  _globals['_SHARDS'].methods_by_name['FindLeader']._loaded_options = None
+  _globals['_SHARDS'].methods_by_name['FindLeader']._serialized_options = b'\352\340\030\004\010\006\020\004'
+  _globals['_SHARDS'].methods_by_name['TransferLeadership']._loaded_options = None
+  _globals['_SHARDS'].methods_by_name['TransferLeadership']._serialized_options = b'\352\340\030\004\010\005\020\003'
+  _globals['_SHARDS'].methods_by_name['ProbeShard']._loaded_options = None
+  _globals['_SHARDS'].methods_by_name['ProbeShard']._serialized_options = b'\352\340\030\004\010\005\020\003'
+  _globals['_SHARDS'].methods_by_name['ReadProbe']._loaded_options = None
+  _globals['_SHARDS'].methods_by_name['ReadProbe']._serialized_options = b'\352\340\030\004\010\005\020\003'
+  _globals['_REPLICAROLE']._serialized_start=1152
+  _globals['_REPLICAROLE']._serialized_end=1325
+  _globals['_MEMBERSHIP']._serialized_start=84
+  _globals['_MEMBERSHIP']._serialized_end=147
+  _globals['_REPLICA']._serialized_start=150
+  _globals['_REPLICA']._serialized_end=480
+  _globals['_NODE']._serialized_start=482
+  _globals['_NODE']._serialized_end=519
+  _globals['_DESCRIBENODEREQUEST']._serialized_start=521
+  _globals['_DESCRIBENODEREQUEST']._serialized_end=542
+  _globals['_DESCRIBENODERESPONSE']._serialized_start=545
+  _globals['_DESCRIBENODERESPONSE']._serialized_end=722
+  _globals['_FINDLEADERREQUEST']._serialized_start=724
+  _globals['_FINDLEADERREQUEST']._serialized_end=758
+  _globals['_FINDLEADERRESPONSE']._serialized_start=760
+  _globals['_FINDLEADERRESPONSE']._serialized_end=828
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=830
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=884
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=886
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=945
+  _globals['_PROBESHARDREQUEST']._serialized_start=947
+  _globals['_PROBESHARDREQUEST']._serialized_end=981
+  _globals['_PROBESHARDRESPONSE']._serialized_start=983
+  _globals['_PROBESHARDRESPONSE']._serialized_end=1018
+  _globals['_READPROBEREQUEST']._serialized_start=1020
+  _globals['_READPROBEREQUEST']._serialized_end=1085
+  _globals['_READPROBERESPONSE']._serialized_start=1087
+  _globals['_READPROBERESPONSE']._serialized_end=1149
+  _globals['_SHARDS']._serialized_start=1328
+  _globals['_SHARDS']._serialized_end=1868
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from holdfast.proto.v1 import rules_pb2 as _rules_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -124,12 +125,16 @@ class Rejection(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class TaskRun(_message.Message):
-    __slots__ = ("task", "payloads")
+    __slots__ = ("task", "payloads", "request_ids", "behind")
     TASK_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     task: TaskSpec
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, task: _Optional[_Union[TaskSpec, _Mapping]] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    behind: int
+    def __init__(self, task: _Optional[_Union[TaskSpec, _Mapping]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., request_ids: _Optional[_Iterable[str]] = ..., behind: _Optional[int] = ...) -> None: ...
 
 class EnqueueRequest(_message.Message):
     __slots__ = ("tasks", "runs")
@@ -165,17 +170,27 @@ class RefusedItem(_message.Message):
     rejection: Rejection
     def __init__(self, at: _Optional[int] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
 
+class DuplicateItem(_message.Message):
+    __slots__ = ("at", "accepted")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    accepted: Accepted
+    def __init__(self, at: _Optional[int] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ...) -> None: ...
+
 class RunOutcome(_message.Message):
-    __slots__ = ("first_task_id", "duplicate", "refused", "rejection")
+    __slots__ = ("first_task_id", "duplicate", "refused", "rejection", "duplicates")
     FIRST_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     REJECTION_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     first_task_id: str
     duplicate: bool
     refused: _containers.RepeatedCompositeFieldContainer[RefusedItem]
     rejection: Rejection
-    def __init__(self, first_task_id: _Optional[str] = ..., duplicate: bool = ..., refused: _Optional[_Iterable[_Union[RefusedItem, _Mapping]]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+    duplicates: _containers.RepeatedCompositeFieldContainer[DuplicateItem]
+    def __init__(self, first_task_id: _Optional[str] = ..., duplicate: bool = ..., refused: _Optional[_Iterable[_Union[RefusedItem, _Mapping]]] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ..., duplicates: _Optional[_Iterable[_Union[DuplicateItem, _Mapping]]] = ...) -> None: ...
 
 class EnqueueResponse(_message.Message):
     __slots__ = ("outcomes", "generations", "runs")
@@ -256,12 +271,14 @@ class Claim(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., secret: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
 class ClaimRun(_message.Message):
-    __slots__ = ("task_id", "token", "secret", "task", "payloads", "lease_ms", "attempt", "claims", "enqueued_at_ms", "alone")
+    __slots__ = ("task_id", "token", "secret", "task", "payloads", "request_ids", "at", "lease_ms", "attempt", "claims", "enqueued_at_ms", "alone")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
@@ -272,12 +289,14 @@ class ClaimRun(_message.Message):
     secret: int
     task: TaskSpec
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    at: _containers.RepeatedScalarFieldContainer[int]
     lease_ms: int
     attempt: int
     claims: int
     enqueued_at_ms: int
     alone: bool
-    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., secret: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., alone: bool = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., token: _Optional[int] = ..., secret: _Optional[int] = ..., task: _Optional[_Union[TaskSpec, _Mapping]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., request_ids: _Optional[_Iterable[str]] = ..., at: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., claims: _Optional[int] = ..., enqueued_at_ms: _Optional[int] = ..., alone: bool = ...) -> None: ...
 
 class ReserveResponse(_message.Message):
     __slots__ = ("claims", "waited_ms", "routed_ms", "run_dry_ms", "unsettled_shards", "suggested_wait_ms", "runs")

@@ -1,12 +1,17 @@
 """The service Cluster: one method per call of cluster.proto. Brokers and routers answer it alike, because what it reads
 is the map that they follow, and what it changes is in etcd."""
 
+import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+from holdfast.access.documents import from_json, to_json
+from holdfast.access.editing import has_administrator
+from holdfast.access.fields import AccessPolicyError
+from holdfast.access.policies import AccessPolicy
 from holdfast.cluster.admin.conversion import (
     fill_node,
     fill_route,
@@ -37,6 +42,7 @@ from holdfast.serving.refusals import (
     MISSING_FIELD,
     TOO_LARGE,
     RefusedError,
+    change_refused,
     etcd_unavailable,
     node_not_found,
 )
@@ -199,6 +205,18 @@ class ClusterAdmin:
             )
         return pb.SetRebalancingResponse(rebalancing=rebalancing_message(changed, self._follower.map.rebalancer))
 
+    # Access
+
+    async def get_access(self, _request: pb.GetAccessRequest) -> pb.GetAccessResponse:
+        async with etcd_errors():
+            policy, version = await self._store.read_access()
+        return pb.GetAccessResponse(rules=b"" if policy is None else to_json(policy), version=version)
+
+    async def set_access(self, request: pb.SetAccessRequest) -> pb.SetAccessResponse:
+        policy = access_policy(request.rules)
+        async with etcd_errors():
+            return pb.SetAccessResponse(version=await self._store.set_access(policy, request.version))
+
     def _initialised(self) -> tuple[PartitionMap, ClusterRecord]:
         found = self._follower.map
         if found.cluster is None:
@@ -211,6 +229,23 @@ class ClusterAdmin:
             return
         if await self._store.etcd.get(self._store.keys.node(name)) is None:
             raise node_not_found(name)
+
+
+def access_policy(rules: bytes) -> AccessPolicy | None:
+    """None: there are to be none. Refuses rules that cannot be used, and those that would be the last."""
+    if not rules:
+        return None
+    try:
+        policy = from_json(rules)
+    except AccessPolicyError as error:
+        raise RefusedError(INVALID_FIELD, str(error), f"rules.{error.field}".rstrip("."), error.limit) from None
+    if not has_administrator(policy, time.time_ns() // 1_000_000):
+        raise change_refused(
+            "NO_ADMINISTRATOR",
+            "Expected rules under which somebody may administer every queue, but nobody could, and so nobody could "
+            "change them again: grant such a role to a token that has not expired, a certificate or a claim of JWTs.",
+        )
+    return policy
 
 
 @asynccontextmanager

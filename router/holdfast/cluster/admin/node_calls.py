@@ -10,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
-from holdfast.common.metadata import DETAILS_KEY
+from holdfast.common.metadata import CALLER_KEY, DETAILS_KEY
 
 _CHANNELS_MAX: Final = 256
 _OPTIONS: Final = (
@@ -43,7 +43,9 @@ class NodeCallError(Exception):
 class NodeCalls:
     """Channels to nodes, opened when they are first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, word: Callable[[], str] | None = None) -> None:
+        """`word`: with which this server says who it is, to nodes that ask (serving/router_word.py)."""
+        self._word = word
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def close(self) -> None:
@@ -66,7 +68,8 @@ class NodeCalls:
             channel = await self._open(address)
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
         try:
-            return parse(await ask(request.SerializeToString(), timeout=timeout_s))
+            metadata = None if self._word is None else ((CALLER_KEY, self._word()),)
+            return parse(await ask(request.SerializeToString(), timeout=timeout_s, metadata=metadata))
         except grpc.aio.AioRpcError as status:
             raise _error_of(address, status) from None
         except DecodeError:

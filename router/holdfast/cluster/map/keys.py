@@ -8,6 +8,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")  # of a node or a queue: it stands i
 # Kinds of keys: those of one record only, and those of many, whose name follows after a slash.
 CLUSTER = "cluster"
 PLAN = "plan"
+ACCESS = "access"
 INIT = "init"
 TURN = "turn"
 REBALANCING = "rebalancing"
@@ -19,7 +20,7 @@ SHARDS = "shards"
 LEADERS = "leaders"
 QUEUES = "queues"
 
-_SINGLE = frozenset((CLUSTER, PLAN, INIT, TURN, REBALANCING, REBALANCER))
+_SINGLE = frozenset((CLUSTER, ACCESS, PLAN, INIT, TURN, REBALANCING, REBALANCER))
 _MANY = frozenset((NODES, DRAINS, REMOVED, SHARDS, LEADERS, QUEUES))
 _NUMBERED = frozenset((SHARDS, LEADERS))
 _NUMBER = re.compile(r"[0-9]{5}")
@@ -34,6 +35,7 @@ class MapKeys:
         self.prefix = f"holdfast/{cluster_name}/".encode()
         self.cluster = self._key(CLUSTER)
         self.plan = self._key(PLAN)
+        self.access = self._key(ACCESS)
         self.init = self._key(INIT)  # held by whoever initialises the cluster at the moment
         self.rebalancing = self._key(REBALANCING)
         self.rebalancer = self._key(REBALANCER)  # held by the process that rebalances

@@ -4,10 +4,12 @@ A map never changes; `apply` makes the next one, and shares with it what stayed 
 its time, and two of them can be compared.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.access.documents import to_json
+from holdfast.access.policies import AccessPolicy
 from holdfast.cluster.etcd.api import Changes, Row, RowChange, Snapshot
 from holdfast.cluster.map import keys as kinds
 from holdfast.cluster.map.fields import Fields, RecordError, encode
@@ -24,6 +26,7 @@ from holdfast.cluster.map.records import (
     RebalancingRecord,
     RemovedRecord,
     ShardRecord,
+    access_of,
     unreadable,
 )
 from holdfast.routing.homes import home_shard
@@ -41,7 +44,7 @@ _SECTIONS = {
     kinds.LEADERS: "leaders",
     kinds.QUEUES: "queues",
 }
-_SINGLES = (kinds.CLUSTER, kinds.PLAN, kinds.REBALANCING, kinds.REBALANCER)
+_SINGLES = (kinds.CLUSTER, kinds.ACCESS, kinds.PLAN, kinds.REBALANCING, kinds.REBALANCER)
 _NUMBERED = frozenset((kinds.SHARDS, kinds.LEADERS))
 _NOT_KEPT = frozenset((kinds.INIT, kinds.TURN))  # that say nothing to whoever reads the map
 
@@ -53,6 +56,7 @@ class PartitionMap:
     cluster_name: str
     revision: int = 0  # 0: nothing was ever read
     cluster: ClusterRecord | None = None
+    access: AccessPolicy | None = None  # who may do what
     plan: PlanRecord | None = None
     rebalancing: RebalancingRecord | None = None
     rebalancer: RebalancerRecord | None = None
@@ -200,6 +204,8 @@ class PartitionMap:
         """Every key that is in the map, and its record as it stands in etcd."""
         if self.cluster is not None:
             yield names.cluster, self.cluster.encode()
+        if self.access is not None:
+            yield names.access, to_json(self.access)
         if self.plan is not None:
             yield names.plan, self.plan.encode()
         if self.rebalancing is not None:
@@ -297,23 +303,20 @@ class _Draft:
 
 
 def _decode(kind: str, name: str, row: Row) -> object:
-    key = row.key.decode()
-    if kind == kinds.QUEUES:
-        return QueueRecord.decode(key, row.value)
-    if kind == kinds.SHARDS:
-        return ShardRecord.decode(key, row.value)
-    if kind == kinds.LEADERS:
-        return LeaderRecord.decode(key, row.value)
     if kind == kinds.NODES:
-        return NodeRecord.decode(key, row.value, name)
-    if kind == kinds.REMOVED:
-        return RemovedRecord.decode(key, row.value)
-    if kind == kinds.CLUSTER:
-        return ClusterRecord.decode(key, row.value)
-    if kind == kinds.PLAN:
-        return PlanRecord.decode(key, row.value)
-    if kind == kinds.REBALANCING:
-        return RebalancingRecord.decode(key, row.value)
-    if kind == kinds.REBALANCER:
-        return RebalancerRecord.decode(key, row.value)
-    return True  # of a drain: its key says all
+        return NodeRecord.decode(row.key.decode(), row.value, name)
+    decode = _DECODE.get(kind)
+    return True if decode is None else decode(row.key.decode(), row.value)  # of a drain: its key says all
+
+
+_DECODE: dict[str, Callable[[str, bytes], object]] = {
+    kinds.QUEUES: QueueRecord.decode,
+    kinds.SHARDS: ShardRecord.decode,
+    kinds.LEADERS: LeaderRecord.decode,
+    kinds.REMOVED: RemovedRecord.decode,
+    kinds.CLUSTER: ClusterRecord.decode,
+    kinds.ACCESS: access_of,
+    kinds.PLAN: PlanRecord.decode,
+    kinds.REBALANCING: RebalancingRecord.decode,
+    kinds.REBALANCER: RebalancerRecord.decode,
+}

@@ -6,6 +6,7 @@ ShardRecord     who should have a shard, and who does
 LeaderRecord    who leads it: a hint
 QueueRecord     what a queue does in its own way; its policy is in policy.py
 PlanRecord      moves that are being carried out
+the access rules  who may do what: an AccessPolicy, as it stands in a file
 RebalancingRecord, RebalancerRecord  whether replicas are moved without anybody asking for it, and who does that
 
 Unknown fields are passed over, so that an older version can read what a newer one wrote; a field that is missing or of
@@ -16,6 +17,9 @@ import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from holdfast.access.documents import from_json
+from holdfast.access.fields import AccessPolicyError
+from holdfast.access.policies import AccessPolicy
 from holdfast.cluster.map.fields import Fields, RecordError, encode
 from holdfast.cluster.map.policy import NO_POLICY, PolicyRecord
 from holdfast.routing.groups import incarnation_of
@@ -37,6 +41,7 @@ __all__ = [
     "RemovedRecord",
     "ShardRecord",
     "StepRecord",
+    "access_of",
     "identity_of",
     "name_of",
 ]
@@ -57,6 +62,14 @@ def identity_of(name: str, node_id: str) -> str:
 
 def name_of(identity: str) -> str:
     return identity.partition("/")[0]
+
+
+def access_of(key: str, value: bytes) -> AccessPolicy:
+    """The access rules. Fields that are not known are refused: they may be there to forbid something."""
+    try:
+        return from_json(value)
+    except AccessPolicyError as error:
+        raise RecordError(key, error.field, error.limit) from None
 
 
 def _identities(fields: Fields, name: str) -> tuple[str, ...]:

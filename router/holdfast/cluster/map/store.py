@@ -9,26 +9,41 @@ somebody was faster; after too many times it is refused with CONFLICT.
 Methods raise RefusedError for what people can be told, and pass errors of etcd on.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from holdfast.cluster.etcd.api import Delete, Put, Row
+from holdfast.access.documents import to_json
+from holdfast.access.policies import AccessPolicy
+from holdfast.cluster.etcd.api import Delete, EtcdError, Put, Row
 from holdfast.cluster.map.bootstrap import ClusterMaker
 from holdfast.cluster.map.queues import QueueChange, change_queue, note_drained, note_draining
-from holdfast.cluster.map.records import ClusterRecord, PlanRecord, QueueRecord, RebalancingRecord, ShardRecord
+from holdfast.cluster.map.records import (
+    ClusterRecord,
+    PlanRecord,
+    QueueRecord,
+    RebalancingRecord,
+    RecordError,
+    ShardRecord,
+    access_of,
+)
 from holdfast.cluster.map.store_nodes import NodeStore, check_destination
 from holdfast.cluster.map.store_shards import shard_of
 from holdfast.cluster.map.transactions import Decision
+from holdfast.serving.access_rules import AccessRules
+from holdfast.serving.logs import get_logger
 from holdfast.serving.refusals import (
     CLUSTER_EXISTS,
     RefusedError,
-    conflict,
+    change_refused,
     no_cluster,
-    no_such_shard,
-    node_not_found,
     plan_not_found,
     plan_under_way,
 )
+
+BEGIN_SECONDS_MAX = 2.0
+
+_log = get_logger(__name__)
 
 RebalancingChange = Callable[[RebalancingRecord], RebalancingRecord]
 # Why a step must not begin now, given the plan, its number and the shard as they are; nothing if it may.
@@ -105,30 +120,6 @@ class MapStore(NodeStore):
 
         (found, version), revision = await self.decide([key], decide, f"the queue {queue}")
         return found, revision or version
-
-    # Wishes
-
-    async def set_desired_replicas(self, shard: int, expected: Sequence[str], new: Sequence[str]) -> ShardRecord:
-        """Change which nodes should have the shard, if it is as expected; a success if it is so already."""
-        added = [name for name in new if name not in expected]
-        guards = [key for name in added for key in (self.keys.node(name), self.keys.removed(name))]
-        key = self.keys.shard(shard)
-
-        def decide(rows: Sequence[Row | None]) -> Decision[ShardRecord]:
-            if rows[0] is None:
-                raise no_such_shard(shard, 1)
-            record = shard_of(rows[0])
-            if record.replicas == tuple(new):
-                return Decision(record)
-            if record.replicas != tuple(expected):
-                raise conflict(f"the replicas of shard {shard}")
-            for index, name in enumerate(added):
-                if why := check_destination(name, rows[1 + 2 * index], rows[2 + 2 * index]):
-                    raise node_not_found(f"{name}, because {why},", "replicas")
-            desired = replace(record, replicas=tuple(new))
-            return Decision(desired, [Put(key, desired.encode())])
-
-        return (await self.decide([key, *guards], decide, f"the shard {shard}"))[0]
 
     # Plans
 
@@ -214,6 +205,44 @@ class MapStore(NodeStore):
             return Decision(True, [Delete(self.keys.plan)])
 
         return (await self.decide([self.keys.plan], decide, "the plan"))[0]
+
+    # Access
+
+    async def read_access(self) -> tuple[AccessPolicy | None, int]:
+        """The access rules as etcd has them, and their version; 0 if there are none."""
+        row = await self.etcd.get(self.keys.access)
+        return (None, 0) if row is None else (access_of(row.key.decode(), row.value), row.mod_revision)
+
+    async def begin_access(self, access: AccessRules) -> None:
+        """At a server's start: it goes by the rules of this moment before it serves. If etcd is away it goes by those
+        that it knew last, and lets nobody in if it knew nothing."""
+        try:
+            async with asyncio.timeout(BEGIN_SECONDS_MAX):
+                policy, _ = await self.read_access()
+        except (TimeoutError, EtcdError, RecordError) as error:
+            _log.warning("access_rules_not_read", error=str(error) or "etcd does not answer")
+        else:
+            access.take(policy)
+
+    async def set_access(self, policy: AccessPolicy | None, version: int) -> int:
+        """Put them in the place of those of this version; their version. CHANGE_REFUSED if others are there."""
+        key = self.keys.access
+        wanted = None if policy is None else to_json(policy)
+
+        def decide(rows: Sequence[Row | None]) -> Decision[int]:
+            row = rows[0]
+            if (None if row is None else row.value) == wanted:
+                return Decision(0 if row is None else row.mod_revision)
+            if (0 if row is None else row.mod_revision) != version:
+                raise change_refused(
+                    "OTHER_VERSION",
+                    "Expected the access rules to be as the caller has seen them, but somebody has changed them since: "
+                    "look at them again, and change those.",
+                )
+            return Decision(0, [Delete(key) if wanted is None else Put(key, wanted)])
+
+        found, revision = await self.decide([key], decide, "the access rules")
+        return 0 if wanted is None else revision or found
 
     # Rebalancing
 
