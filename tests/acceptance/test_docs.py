@@ -20,7 +20,7 @@ from holdfast.rebalancer.config import RebalancerConfig
 from holdfast.rebalancer.metrics import Metrics as RebalancerMetrics
 from holdfast.router.config import RouterConfig
 from holdfast.router.metrics import Metrics as RouterMetrics
-from holdfast.serving.settings import ADDRESSES_PATTERN, URL_PATTERN
+from holdfast.serving.settings import ADDRESSES_PATTERN, HOSTS_PATTERN, NETWORKS_PATTERN, URL_PATTERN
 from tests.acceptance.doc_pages import PageError, Session, blocks_of, logical_lines, matches, run_page
 from tests.acceptance.running import REPO
 from tests.long import IS_LONG
@@ -99,6 +99,10 @@ def setting_row(field: FieldInfo, name: str) -> list[str]:
         allowed = "an address"
     elif URL_PATTERN in patterns:
         allowed = "a URL"
+    elif HOSTS_PATTERN in patterns:
+        allowed = "hosts"
+    elif NETWORKS_PATTERN in patterns:
+        allowed = "networks"
     elif patterns:
         allowed = "a name"
     else:

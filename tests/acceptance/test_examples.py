@@ -241,3 +241,27 @@ def test_a_cleanup_is_scheduled_once_and_can_be_had_now(stage: Stage) -> None:
     [known] = stage.client.list_schedules("housekeeping").schedules
     assert (known.name, known.fired_total) == ("cleanup", 1)
     assert worker.stop() == 0
+
+
+def test_a_note_is_encrypted_and_its_key_is_rotated(stage: Stage) -> None:
+    old, new = f"old:{bytes(range(32)).hex()}", f"new:{bytes(32).hex()}"
+
+    def noted(keys: str) -> bytes:
+        stage.settings |= {"NOTES_KEYS": keys}
+        shown = stage.program("encrypted_notes.py", "Ada has a cold")
+        assert shown.returncode == 0, shown.stderr
+        first, said = shown.stdout.splitlines()
+        assert said == "noted 14 characters: Ada has a cold"
+        result = stage.client.get_task(first.split()[1]).result
+        assert result is not None
+        assert b"Ada" not in result
+        return result
+
+    stage.settings |= {"NOTES_KEYS": f"{old},{new}"}
+    worker = stage.worker("encrypted_notes:app")
+    assert b"old" in noted(old)
+    stage.settings |= {"NOTES_KEYS": f"{new},{old}"}
+    other = stage.worker("encrypted_notes:app")
+    assert worker.stop() == 0
+    assert b"new" in noted(f"{new},{old}")
+    assert other.stop() == 0

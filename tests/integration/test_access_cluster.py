@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.access.editing import revoke_token
 from holdfast.access.identities import Identity
+from holdfast.cli.audit_files import entries
 from holdfast.client import (
     AsyncClient,
     Client,
@@ -28,7 +29,7 @@ from tests.acceptance.apps import chores
 from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.access import SECRET, Access, close_with, make_secret, set_rules
 from tests.integration.map_cluster import MapCluster
-from tests.integration.server import DEADLINE_S
+from tests.integration.server import DEADLINE_S, wait_until
 
 EFFECTIVE_S = 5.0
 
@@ -44,10 +45,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, access: Access) -> Iterato
     secret = make_secret(directory)
     with MapCluster(directory, size=2, shards=3, replication=1, router_secret_file=secret) as running:
         for router in running.routers:
-            router.settings["router_secret_file"] = secret
+            router.settings |= {"router_secret_file": secret, "audit_dir": router_audit(running)}
         running.start()
         close_with(running, access)
         yield running
+
+
+def router_audit(cluster: MapCluster) -> Path:
+    return cluster.directory / "router-audit"
 
 
 @pytest.fixture(params=["grpc", "auto", "direct"])
@@ -99,6 +104,49 @@ async def test_a_task_of_another_tenant_is_not_there(cluster: MapCluster, access
         assert isinstance(cancelled, NotFound)
         assert mine not in [task.task_id for task in (await globex.list_tasks()).tasks]
         assert mine in [task.task_id for task in (await acme.list_tasks()).tasks]
+
+
+def noted_in(place: Path) -> set[tuple[str, str, str, str]]:
+    found = entries(place, 999) if any(place.rglob("audit-*")) else []
+    return {(entry.who, entry.what, entry.on, entry.result) for entry in found}
+
+
+async def test_routers_and_brokers_note_who_did_it_and_who_was_refused(
+    cluster: MapCluster, access: Access, way: str
+) -> None:
+    """Each broker what it did, for whom the router said it was."""
+    queue, role = f"q.audited.{way}", f"of-{way}"
+    router, brokers = [router_audit(cluster)], [node.data_dir for node in cluster.nodes.values()]
+    access.add(role, "all-of-q")  # of its own: what is refused over and over is noted once
+    await asyncio.to_thread(set_rules, cluster, access)
+    async with (
+        open_client(cluster, access.tokens["operator"], way) as operator,
+        open_client(cluster, access.tokens[role], way) as producer,
+    ):
+        ends_s = time.monotonic() + EFFECTIVE_S
+        while True:
+            try:
+                await producer.enqueue(NewTask(queue, "t"))
+                break
+            except (Unauthenticated, PermissionDenied):
+                assert time.monotonic() < ends_s
+                await asyncio.sleep(0.05)
+        await operator.purge_queue(queue)
+        with pytest.raises(PermissionDenied):
+            await producer.enqueue(NewTask("other", "t"))
+    done = "token:operator", "Queues/PurgeQueue", f"queue={queue}", "OK"
+    refused = f"token:{role}", "Tasks/Enqueue", "queue=other items=1", "PERMISSION_DENIED"
+    rules = "token:admin", "Cluster/SetAccess", "OK"
+
+    def is_noted(entry: tuple[str, ...], places: list[Path]) -> bool:
+        return any(entry in noted_in(place) for place in places)
+
+    await asyncio.to_thread(wait_until, lambda: is_noted(done, brokers), "the brokers to note it")
+    if way != "direct":
+        await asyncio.to_thread(wait_until, lambda: is_noted(done, router), "the router to note it")
+    deciding = brokers if way == "direct" else router
+    await asyncio.to_thread(wait_until, lambda: is_noted(refused, deciding), "the refusal to be noted")
+    assert rules in {(who, what, result) for who, what, _, result in noted_in(router_audit(cluster))}
 
 
 async def test_operators_of_the_cluster_are_administrators(admin: AsyncClient) -> None:
@@ -218,5 +266,10 @@ def test_a_broker_that_is_started_anew_asks_at_once(cluster: MapCluster, access:
 def test_no_log_has_a_secret(cluster: MapCluster, access: Access) -> None:
     for process in (*cluster.nodes.values(), *cluster.routers):
         log = process.whole_log_text
+        assert SECRET not in log
+        assert not [token for token in access.tokens.values() if token.rpartition("_")[2] in log]
+    logs = [*cluster.directory.rglob("audit-*.jsonl")]
+    assert len(logs) > len(cluster.nodes)
+    for log in (file.read_text() for file in logs):
         assert SECRET not in log
         assert not [token for token in access.tokens.values() if token.rpartition("_")[2] in log]

@@ -16,6 +16,7 @@ from tests.integration.conftest import MakeServer
 from tests.integration.server import wait_until
 
 SECRET = "secret-token"
+LOCAL = "127.0.0.0/8"
 
 
 class Receiver:
@@ -68,11 +69,13 @@ async def test_a_queue_with_too_many_dead_letters_is_told_once(make_server: Make
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         port = deaf.getsockname()[1]
-        server = make_server(dead_alert_url=receiver.url).start()
+        server = make_server(webhook_networks=LOCAL, dead_alert_url=receiver.url).start()
         async with AsyncClient(server.address) as client:
             await client.set_queue("mail", policy=QueuePolicy(dead_alert_at=3))
             own = QueuePolicy(dead_alert_at=1, dead_alert_url=f"http://127.0.0.1:{port}/{SECRET}")
-            await client.set_queue("bills", policy=own)
+            assert (await client.set_queue("bills", policy=own)).policy.dead_alert_url == f"http://127.0.0.1:{port}/…"
+            shown = await client.list_queue_settings()
+            assert SECRET not in repr(shown)
             await kill_tasks(client, "mail", 2)
             await kill_tasks(client, "bills", 1)
             await kill_tasks(client, "mail", 3)
@@ -92,7 +95,7 @@ async def test_a_queue_with_too_many_dead_letters_is_told_once(make_server: Make
 
 async def test_a_leader_that_begins_tells_what_is_on(make_server: MakeServer, receiver: Receiver) -> None:
     """The one before it may have ended without having told anybody."""
-    server = make_server(dead_alert_url=receiver.url).start()
+    server = make_server(webhook_networks=LOCAL, dead_alert_url=receiver.url).start()
     async with AsyncClient(server.address) as client:
         await client.set_queue("mail", policy=QueuePolicy(dead_alert_at=2))
         await kill_tasks(client, "mail", 2)
@@ -108,7 +111,7 @@ async def test_an_alert_that_is_lost_with_its_server_is_told_by_the_next(make_se
     """It was killed while whom it told had not heard it yet; no more letters die after that."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        server = make_server(dead_alert_url=f"http://127.0.0.1:{port}/{SECRET}").start()
+        server = make_server(webhook_networks=LOCAL, dead_alert_url=f"http://127.0.0.1:{port}/{SECRET}").start()
         async with AsyncClient(server.address) as client:
             await client.set_queue("mail", policy=QueuePolicy(dead_alert_at=2))
             await kill_tasks(client, "mail", 2)
@@ -124,7 +127,9 @@ async def test_an_alert_that_is_lost_with_its_server_is_told_by_the_next(make_se
 
 async def test_a_host_that_hangs_delays_neither_work_nor_the_end(make_server: MakeServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        server = make_server(dead_alert_url=f"http://127.0.0.1:{silent.getsockname()[1]}/{SECRET}").start()
+        server = make_server(
+            webhook_networks=LOCAL, dead_alert_url=f"http://127.0.0.1:{silent.getsockname()[1]}/{SECRET}"
+        ).start()
         async with AsyncClient(server.address) as client:
             await client.set_queue("mail", policy=QueuePolicy(dead_alert_at=1))
             await kill_tasks(client, "mail", 1)

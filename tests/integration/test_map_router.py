@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from holdfast.cli.audit_files import entries, verify
 from holdfast.client import (
     Accepted,
     AsyncClient,
@@ -21,6 +22,7 @@ from holdfast.client import (
     HoldfastError,
     MoveWish,
     NewTask,
+    QueuePolicy,
     TaskInfo,
     TaskState,
 )
@@ -457,3 +459,29 @@ async def test_hundreds_of_idle_workers_share_a_wait_and_keep_nobody_from_being_
 
 def _refusals(router: RouterProcess) -> float:
     return router.metric('holdfast_router_rpc_calls_total{code="RESOURCE_EXHAUSTED",method="Reserve"}')
+
+
+def test_what_operators_do_through_a_router_is_noted_there_and_at_the_broker(
+    cluster: MapCluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "audit"
+    with (
+        another_router(cluster, "audited", cluster.etcd_endpoints, audit_dir=directory) as router,
+        Client(f"{HOST}:{router.port}") as client,
+    ):
+        client.enqueue(NewTask("audited", "t"))
+        client.set_queue("audited", policy=QueuePolicy(max_attempts=3))
+        client.purge_queue("audited")
+
+        def purged(place: Path) -> bool:
+            noted = entries(place, 99) if any(place.rglob("audit-*")) else []
+            return any((entry.what, entry.on) == ("Queues/PurgeQueue", "queue=audited") for entry in noted)
+
+        until(lambda: purged(directory), "the purge to be noted")
+        noted = entries(directory, 9)
+        assert {entry.what for entry in noted} == {"Cluster/SetQueue", "Queues/PurgeQueue"}
+        assert {(entry.on, entry.result) for entry in noted} == {("queue=audited", "OK")}
+        places = [node.data_dir for node in cluster.nodes.values()]
+        until(lambda: any(map(purged, places)), "the purge to be noted by the broker that did it")
+        assert router.metric("holdfast_router_audit_lost") == 0
+    assert verify(directory, None).found.lost == 0

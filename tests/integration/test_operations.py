@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -43,6 +44,19 @@ async def test_the_api_can_be_reflected(shared_server: ServerProcess) -> None:
     names = {service.name for service in listed.list_services_response.service}
     assert {"holdfast.proto.v1.Tasks", "holdfast.proto.v1.DeadLetters", "grpc.health.v1.Health"} <= names
     assert any(b"ReserveRequest" in proto for proto in described.file_descriptor_response.file_descriptor_proto)
+
+
+async def test_reflection_and_metrics_can_be_closed(make_server: MakeServer) -> None:
+    server = make_server(reflection="off", metrics="off").start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        reflect: Any = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await reflect(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING
+    assert server.get("/metrics")[0] == 404
+    assert server.get("/readyz")[0] == 200
 
 
 async def test_metrics_and_probes_over_http(shared_server: ServerProcess, client: AsyncClient, queue: str) -> None:

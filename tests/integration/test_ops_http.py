@@ -53,6 +53,17 @@ async def get(server: OpsServer, path: str, method: str = "GET") -> Answer:
     return Answer(int(head.split()[1]), head.lower(), body)
 
 
+async def test_metrics_can_be_closed(node: Node) -> None:
+    ops = OpsServer("127.0.0.1", 0, node.metrics, lambda: node.readiness, shows_metrics=False)
+    await ops.start()
+    try:
+        assert (await get(ops, "/metrics")).status == 404
+        assert "metrics" not in (await get(ops, "/")).body
+        assert (await get(ops, "/livez")).status == 200
+    finally:
+        await ops.stop()
+
+
 async def test_metrics_are_served(server: OpsServer, node: Node) -> None:
     node.metrics.tasks_enqueued.inc(3)
     node.metrics.watch_queues(lambda: [QueueFigures("mail", {"ready": 4})])

@@ -38,7 +38,11 @@ ONE_IMPORTER = {
         "broker/holdfast/broker/config.py", "router/holdfast/cluster/settings.py", "router/holdfast/router/config.py",
         "router/holdfast/rebalancer/config.py", "common/holdfast/serving/settings.py",
     },
-    "cryptography": {"client/holdfast/backup/encryption.py", "client/holdfast/cli/certificates.py"},
+    "cryptography": {
+        "client/holdfast/backup/encryption.py",
+        "client/holdfast/cli/certificates.py",
+        "client/holdfast/client/_aead.py",
+    },
     "obstore": {"client/holdfast/backup/s3.py"},
     "jwt": {"common/holdfast/serving/jwts.py"},
     "pydantic_core": {"common/holdfast/serving/settings.py"},

@@ -1,6 +1,7 @@
 """The node's configuration: one frozen object, validated at start. How it is read is in `serving/settings`."""
 
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -9,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from holdfast.cluster.settings import SECRETS, CallerSettings, Contradiction
 from holdfast.serving.settings import (
     ENV_PREFIX,
+    HOSTS_PATTERN,
     NAME_PATTERN,
+    NETWORKS_PATTERN,
     URL_PATTERN,
     Address,
     ConfigError,
@@ -82,6 +85,8 @@ class BrokerConfig(CallerSettings):
     port: Port = Field(7400, description="gRPC port; 0 takes a free one")
     frames: Literal["on", "off"] = Field("on", description="frames beside gRPC, for callers that know them")
     frames_port: Port = Field(0, description="port of frames, which callers are told over gRPC; 0 takes a free one")
+    audit: Literal["on", "off"] = Field("on", description="what operators did is written to audit/ of data_dir")
+    reflection: Literal["on", "off"] = Field("on", description="reflection of gRPC, which shows tools the API")
     ops_port: Port = Field(7403, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
 
@@ -196,6 +201,15 @@ class BrokerConfig(CallerSettings):
     dead_alert_url: str | None = Field(
         None, pattern=URL_PATTERN, description="http or https: gets a POST when a queue has too many dead letters"
     )
+    webhook_hosts: str | None = Field(
+        None, max_length=4096, pattern=HOSTS_PATTERN, description="whom alerts may be told; none: every host"
+    )
+    webhook_networks: str | None = Field(
+        None,
+        max_length=4096,
+        pattern=NETWORKS_PATTERN,
+        description="networks where alerts may be told, besides public addresses",
+    )
     retry_shape: Literal["exponential", "linear", "fixed"] = Field(
         "exponential", description="how the delay grows: by retry_factor, by retry_base_ms, or not at all"
     )
@@ -213,6 +227,13 @@ class BrokerConfig(CallerSettings):
     @classmethod
     def _expand_home(cls, value: Path) -> Path:
         return value.expanduser()
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def _are_networks(cls, value: str | None) -> str | None:
+        for part in value.split(",") if value else ():
+            ip_network(part.strip())
+        return value
 
     def contradictions(self) -> list[Contradiction]:
         found = [(low, "must not exceed", high) for low, high in _ORDERED if getattr(self, low) > getattr(self, high)]

@@ -89,6 +89,7 @@ class Metrics:
         self.schedule_ticks_fired = counter("schedule_ticks_fired", "Ticks of schedules that made a task")
         self.schedule_ticks_skipped = counter("schedule_ticks_skipped", "Ticks of schedules that made none")
         self.webhooks_failed = counter("webhooks_failed", "Messages to other systems that were given up or dropped")
+        self.audit_lost = counter("audit_lost", "Actions of operators that could not be written to the audit log")
 
         # Calls
         self._rejections = TotalsBy(

@@ -23,6 +23,7 @@ from holdfast.broker.config import BrokerConfig
 from holdfast.broker.leader.clock import SystemTime, TimeSource
 from holdfast.broker.leader.clock_evidence import ClockEvidence
 from holdfast.broker.leader.roles import NodeContext
+from holdfast.broker.leader.webhook_rules import WebhookRules
 from holdfast.broker.leader.webhooks import Webhooks
 from holdfast.broker.membership.delivering import Deliveries
 from holdfast.broker.membership.mapped_cluster import MappedCluster, mapped_wire
@@ -40,6 +41,8 @@ from holdfast.cluster.connect import Certificates, connect
 from holdfast.common.service import Service
 from holdfast.raft.library import LEADER
 from holdfast.serving.access_rules import AccessRules
+from holdfast.serving.audit_log import AuditLog
+from holdfast.serving.audited import GuardedAudit, OpenAudit
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -77,6 +80,7 @@ class Node:
         self._stack = ExitStack()  # what must be closed, in reverse order
         self._stop_asked = asyncio.Event()
         self._background = Service()
+        self._audit: AuditLog | None = None
         self._ready = False
         self.metrics = Metrics()
         self.port = 0
@@ -142,7 +146,8 @@ class Node:
 
     def _build(self) -> None:
         config, metrics = self._config, self.metrics
-        self._webhooks = Webhooks(metrics.webhooks_failed.inc)
+        rules = WebhookRules(self._config.webhook_hosts, self._config.webhook_networks)
+        self._webhooks = Webhooks(rules, metrics.webhooks_failed.inc)
         self._guard = DiskGuard(lambda: free_bytes(config.data_dir), config.free_bytes_min)
         self._log_syncs = WatchedThread("holdfast-log")
         self._stack.callback(self._log_syncs.close)
@@ -188,9 +193,12 @@ class Node:
             frames_at=self._frames_at(),
             tls=self._certificates.listening,
             access=self._access,
+            audit=self._open_audit(),
         )
-        ops_host = config.ops_host or config.host
-        self._ops = OpsServer(ops_host, config.ops_port, metrics, self._readiness, self._certificates.http)
+        self._ops = OpsServer(
+            config.ops_host or config.host, config.ops_port, metrics, self._readiness, self._certificates.http,
+            shows_metrics=config.metrics == "on",
+        )  # fmt: skip
         metrics.watch_queues(lambda: queue_figures(self._host.shards))
         metrics.watch_latencies(lambda: latencies(self._host.shards))
 
@@ -204,6 +212,13 @@ class Node:
             cluster_id=lambda: view.cluster_id, follows_map=isinstance(view, MapClusterView),
         )  # fmt: skip
 
+    def _open_audit(self) -> OpenAudit | None:
+        if self._config.audit == "off":
+            return None
+        self._audit = AuditLog(self._data_dir.path / "audit", self._config.node_name)
+        self._stack.callback(self._audit.close)
+        return OpenAudit(self._audit) if self._access is None else GuardedAudit(self._audit, self._access)
+
     def _server_limits(self) -> ServerLimits:
         config = self._config
         ports = 1 if config.frames == "off" else 2
@@ -215,6 +230,7 @@ class Node:
             bytes_max=config.bytes_in_flight_max,
             calls_max=2 * config.waiters_max + config.proposals_max + CALLS_SPARE,
             connections_max=connections_max,
+            has_reflection=config.reflection == "on",
         )
 
     def _frames_at(self) -> FramesAt | None:
@@ -486,6 +502,7 @@ class Node:
         metrics.watched_tasks.set(sum(shard.watched_tasks for shard in shards))
         metrics.log_bytes.set(self._node_log.size_bytes)
         metrics.applied_index.set(sum(shard.applied_index for shard in shards))
+        metrics.audit_lost.number = 0 if self._audit is None else self._audit.lost
         metrics.free_bytes.set(self._guard.free_bytes)
         metrics.writes_refused.set(self._guard.refusing)
         metrics.replicas.set(len(shards))

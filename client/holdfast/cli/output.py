@@ -43,6 +43,7 @@ from holdfast.client import (
     TaskState,
     Updated,
 )
+from holdfast.client._coded import description, is_sealed_text
 
 _SHOWN_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 120
@@ -140,6 +141,10 @@ def print_cancelled(cancelled: Mapping[str, Cancelled]) -> None:
             print(f"Task {task_id} is cancelled.")
         else:
             print(f"Task {task_id} is running: its worker will be told to stop.")
+
+
+def print_audit(rows: Sequence[Sequence[str]]) -> None:
+    _print_table(("entry", "when", "who", "from", "what", "on", "result"), rows, numbers=False, left=7)
 
 
 def print_dead_letters(letters: Sequence[TaskInfo]) -> None:
@@ -276,8 +281,8 @@ def _task_rows(info: TaskInfo) -> list[tuple[str, str]]:
         ("retries", shown_retry(task.retry) if task and task.retry else ""),
         ("request id", task.request_id if task else ""),
         ("headers", ", ".join(f"{name}: {value}" for name, value in task.headers.items()) if task else ""),
-        ("last error", f"{info.last_error.type}: {info.last_error.message}" if info.last_error else ""),
-        ("traceback", info.last_error.traceback if info.last_error else ""),
+        ("last error", f"{info.last_error.type}: {_shown_text(info.last_error.message)}" if info.last_error else ""),
+        ("traceback", _shown_text(info.last_error.traceback) if info.last_error else ""),
         ("payload", shown_bytes(task.payload) if task else ""),
         ("result", _shown_result(info)),
     ]
@@ -408,6 +413,8 @@ def _wrapped_row(names: Sequence[str], row: Sequence[str], width: int) -> Text:
 
 
 def shown_bytes(data: bytes) -> str:
+    if (coded := description(data)) is not None:
+        return f"{len(data)} bytes, {coded}; programs with that codec can read it"
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -415,6 +422,11 @@ def shown_bytes(data: bytes) -> str:
     if len(text) > _SHOWN_CHARS_MAX:
         return f"{text[:_SHOWN_CHARS_MAX]}… ({len(data)} bytes; --json has them all)"
     return text or "(empty)"
+
+
+def _shown_text(text: str) -> str:
+    """Of an error, which whoever reported it may have encrypted."""
+    return "(encrypted; programs with that codec can read it)" if is_sealed_text(text) else text
 
 
 def _first_line(text: str) -> str:

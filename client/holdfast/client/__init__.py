@@ -38,6 +38,7 @@ from holdfast.client.cluster_models import (
     Topology,
     Transferred,
 )
+from holdfast.client.codec import Codec
 from holdfast.client.context import RetryAt, RunningTask, Snooze, StopReason, TaskLogFilter, current_task
 from holdfast.client.enqueued import Enqueued
 from holdfast.client.errors import (
@@ -51,6 +52,7 @@ from holdfast.client.errors import (
     HoldfastError,
     InvalidAddress,
     InvalidArgument,
+    KeyMissing,
     NotAllAccepted,
     NotDead,
     NotFound,
@@ -74,6 +76,7 @@ from holdfast.client.errors import (
     Unauthenticated,
     Unavailable,
     UnexpectedAnswer,
+    Unreadable,
     WorkerAtLimit,
 )
 from holdfast.client.models import (
@@ -155,6 +158,7 @@ __all__ = [
     "ClusterInfo",
     "ClusterNode",
     "ClusterShard",
+    "Codec",
     "Conflict",
     "ConnectionFailed",
     "DeadLetterDone",
@@ -179,6 +183,7 @@ __all__ = [
     "HoldfastError",
     "InvalidAddress",
     "InvalidArgument",
+    "KeyMissing",
     "Membership",
     "MoveWish",
     "NewTask",
@@ -251,6 +256,7 @@ __all__ = [
     "Unavailable",
     "UnexpectedAnswer",
     "UniqueScope",
+    "Unreadable",
     "Updated",
     "Worker",
     "WorkerAtLimit",

@@ -1,5 +1,6 @@
 """What the calls of a client have in common, whatever they are about."""
 
+from holdfast.client._coding import Coding
 from holdfast.client._direct import Direct
 from holdfast.client._options import call_limit_s
 from holdfast.client._rpc import Connection, Method, RequestT, ResponseT
@@ -12,6 +13,7 @@ class Calls:
     _connection: Connection
     _calls: Connection | Direct
     _timeout_s: float
+    _coding: Coding
 
     async def _call(
         self,

@@ -5,6 +5,7 @@ from dataclasses import fields
 from itertools import repeat
 from typing import Any
 
+from holdfast.client._coding import AS_IT_IS, Coding
 from holdfast.client._fitting import parts
 from holdfast.client.errors import UnexpectedAnswer
 from holdfast.client.models import Claim, ClaimedTask, Claims
@@ -36,7 +37,7 @@ def claim_parts(claim: object) -> dict[str, Any]:
 class RunClaims(Claims):
     """Claims as they came."""
 
-    def __init__(self, response: pb.ReserveResponse, sent_s: float) -> None:
+    def __init__(self, response: pb.ReserveResponse, sent_s: float, coding: Coding = AS_IT_IS) -> None:
         super().__init__(
             (), response.run_dry_ms / 1000, tuple(response.unsettled_shards), response.suggested_wait_ms
         )  # fmt: skip
@@ -55,10 +56,11 @@ class RunClaims(Claims):
         if places and not (whole and sorted(places) == [*range(count)]):
             raise UnexpectedAnswer(f"places that are not those of {count} claims")
         if count:
-            runs = self.runs
-            self.put_off(
-                count, lambda: _in_order(places, [each for run in runs for each in claims_of(run, answered_s)])
-            )
+            self.put_off(count, lambda: self._made(places, answered_s, coding))
+
+    def _made(self, places: list[int], answered_s: float, coding: Coding) -> list[ClaimedTask]:
+        claims = _in_order(places, [claim for run in self.runs for claim in claims_of(run, answered_s)])
+        return claims if coding.is_off else [*map(coding.claimed, claims)]
 
 
 def _in_order(places: list[int], claims: list[ClaimedTask]) -> list[ClaimedTask]:

@@ -4,6 +4,7 @@ import getpass
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from holdfast.client import _queues_wire, _wire
 from holdfast.client._calls import Calls, next_page
@@ -50,7 +51,8 @@ class DeadLetterCalls(Calls):
         A page may be empty and not the last: a call looks at a bounded number of letters, whether they fit or not.
         """
         request = _queues_wire.list_dead_letters_request(queue, where, page_size, page_token)
-        return _queues_wire.dead_letter_page(await self._call(_LIST, request, timeout_s, repeatable=True))
+        page = _queues_wire.dead_letter_page(await self._call(_LIST, request, timeout_s, repeatable=True))
+        return replace(page, tasks=self._coding.infos(page.tasks))
 
     async def iter_dead_letters(
         self,
@@ -84,7 +86,7 @@ class DeadLetterCalls(Calls):
     async def get_dead_letter(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """A dead letter with its payload and its last attempts."""
         response = await self._call(_GET, _queues_wire.get_dead_letter_request(task_id), timeout_s, repeatable=True)
-        return _wire.task_info(response)
+        return self._coding.info(_wire.task_info(response))
 
     # ------------------------------------------------------------------------------------------------- retrying
 

@@ -1,6 +1,7 @@
 """The calls about queues and those who work on their tasks. `AsyncClient` inherits them."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 from holdfast.client import _queues_wire
 from holdfast.client._calls import Calls, next_page
@@ -90,7 +91,8 @@ class QueueCalls(Calls):
         `missing_shards` of the page names it. If it is the only one of the queue, it is an error all the same.
         """
         request = _queues_wire.list_tasks_request(queue, where, page_size, page_token, partial=partial)
-        return _queues_wire.task_page(await self._call(_LIST_TASKS, request, timeout_s, repeatable=True))
+        page = _queues_wire.task_page(await self._call(_LIST_TASKS, request, timeout_s, repeatable=True))
+        return replace(page, tasks=self._coding.infos(page.tasks))
 
     async def iter_tasks(
         self,

@@ -41,16 +41,16 @@ class ScheduleCalls(Calls):
         >>> asyncio.run(main())
         1893466800000
         """
-        request = _schedules_wire.put_request(schedule, must_be_new=must_be_new, paused=paused)
+        request = _schedules_wire.put_request(self._coding.schedule(schedule), must_be_new=must_be_new, paused=paused)
         # One that must be new is not repeated after a lost connection: the second answer would be that there is one.
         response = await self._call(_PUT, request, timeout_s, repeatable=not must_be_new)
-        return _schedules_wire.schedule_info(response)
+        return self._coding.schedule_info(_schedules_wire.schedule_info(response))
 
     async def get_schedule(self, queue: str, name: str, *, timeout_s: float | None = None) -> ScheduleInfo:
         """A schedule, and what has come of it; raises `NotFound` if there is none."""
         request = _schedules_wire.get_request(queue, name)
         response = await self._call(_GET, request, timeout_s, repeatable=True)
-        return _schedules_wire.schedule_info(response)
+        return self._coding.schedule_info(_schedules_wire.schedule_info(response))
 
     async def list_schedules(
         self, queue: str = "", *, page_size: int = 100, page_token: str = "", timeout_s: float | None = None
@@ -68,13 +68,13 @@ class ScheduleCalls(Calls):
         """No more tasks until `resume_schedule`. Ticks that pass meanwhile are not made up for."""
         request = _schedules_wire.pause_request(queue, name, paused=True)
         response = await self._call(_PAUSE, request, timeout_s, repeatable=True)
-        return _schedules_wire.schedule_info(response)
+        return self._coding.schedule_info(_schedules_wire.schedule_info(response))
 
     async def resume_schedule(self, queue: str, name: str, *, timeout_s: float | None = None) -> ScheduleInfo:
         """Goes on with the next tick from now on."""
         request = _schedules_wire.pause_request(queue, name, paused=False)
         response = await self._call(_PAUSE, request, timeout_s, repeatable=True)
-        return _schedules_wire.schedule_info(response)
+        return self._coding.schedule_info(_schedules_wire.schedule_info(response))
 
     async def trigger_schedule(
         self, queue: str, name: str, *, request_id: str | None = None, timeout_s: float | None = None

@@ -160,12 +160,12 @@ class _OwnClient(AsyncClient):
     """The calls of a client over such a connection. Their coroutines wait for nothing but what is done on the loop."""
 
     def __init__(self, client: AsyncClient, connection: _OwnConnection) -> None:
-        self._use(connection, None, client._timeout_s)
+        self._use(connection, None, client._timeout_s, client._coding)
 
     async def enqueue(self, task: NewTask, *, timeout_s: float | None = None) -> Accepted:
         if timeout_s is not None or task.request_id == "":
             return only(await self.enqueue_many([task], timeout_s=timeout_s))
-        item, begun_s = SingleEnqueue(task), time.monotonic()
+        item, begun_s = SingleEnqueue(self._coding.task(task)), time.monotonic()
         ended: list[Any] = []
         outcome: Accepted | Rejected
         if not self._enqueues.begin_singles([item], self._timeout_s, ended.append):

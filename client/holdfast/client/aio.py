@@ -17,6 +17,7 @@ from holdfast.client._batches import ack_parts
 from holdfast.client._claims import RunClaims
 from holdfast.client._cluster import OperatorCalls
 from holdfast.client._coalescing import Coalescer
+from holdfast.client._coding import Coding, coding_of
 from holdfast.client._dead_letters import DeadLetterCalls
 from holdfast.client._direct import Direct
 from holdfast.client._direct_reserve import RESERVE
@@ -31,6 +32,7 @@ from holdfast.client._rpc import Connection, OwnWay, method
 from holdfast.client._runs import EnqueueBatch
 from holdfast.client._schedules import ScheduleCalls
 from holdfast.client._single_enqueues import SingleEnqueue, SingleEnqueues
+from holdfast.client.codec import Codec
 from holdfast.client.errors import (
     ConnectionFailed,
     DeadlineExceeded,
@@ -113,6 +115,9 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     token that is replaced takes effect without a failed call. Without either, the environment says it (HOLDFAST_TOKEN,
     HOLDFAST_TOKEN_FILE).
 
+    `codec` compresses and encrypts payloads and results, so that servers see neither: see `Codec`. What it cannot read
+    raises `Unreadable` when it is looked at: the `payload` of a claim, the `result` of a task.
+
     >>> import asyncio
     >>> async def main() -> None:
     ...     async with AsyncClient("localhost:7400") as client:
@@ -140,6 +145,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         token: Token | None = None,
         token_file: str | Path | None = None,
         tls: Tls | None = None,
+        codec: Codec | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port, `InvalidArgument` if files of `tls` are of no use.
         Nothing is sent before the first call."""
@@ -148,10 +154,11 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         files = checked_tls(tls)
         current = None if files is None else CurrentTls(files)
         connection = Connection(address, retry=retry, transport=checked_transport(transport), token=source, tls=current)
-        self._use(connection, Direct(connection) if direct else None, timeout_s)
+        self._use(connection, Direct(connection) if direct else None, timeout_s, coding_of(codec))
 
-    def _use(self, connection: Connection, direct: Direct | None, timeout_s: float) -> None:
+    def _use(self, connection: Connection, direct: Direct | None, timeout_s: float, coding: Coding) -> None:
         self._timeout_s = timeout_s
+        self._coding = coding
         self._connection = connection
         self._direct = direct
         self._calls: Connection | Direct = direct or connection
@@ -187,9 +194,10 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
 
     async def enqueue(self, task: NewTask, *, timeout_s: float | None = None) -> Accepted:
         """Hands over one task. When this returns, the task is durable. Calls made at the same time share a request."""
+        task = self._coding.task(task)
         # A task that must not be repeated would take that from its neighbours, and a deadline of its own as well.
         if timeout_s is not None or task.request_id == "":
-            return only(await self.enqueue_many([task], timeout_s=timeout_s))
+            return only(await self._enqueue_many([task], timeout_s))
         return await self._put_single(SingleEnqueue(task), self._timeout_s)
 
     async def _put_single(self, item: SingleEnqueue, left_s: float) -> Accepted:
@@ -219,6 +227,9 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         accepted
         refused: tasks[2].priority
         """
+        return await self._enqueue_many(self._coding.tasks(tasks), timeout_s) if tasks else []
+
+    async def _enqueue_many(self, tasks: Sequence[NewTask], timeout_s: float | None) -> list[Accepted | Rejected]:
         if not tasks:
             return []
         try:
@@ -230,7 +241,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         # Nothing was sent yet: what does not fit is refused by itself, and the others go without it.
         places = [place for place in range(len(tasks)) if place not in misfits]
         outcomes: dict[int, Accepted | Rejected] = dict(misfits)
-        sent = await self.enqueue_many([tasks[place] for place in places], timeout_s=timeout_s)
+        sent = await self._enqueue_many([tasks[place] for place in places], timeout_s)
         for place, outcome in zip(places, sent, strict=True):
             outcomes[place] = at_place(outcome, place) if isinstance(outcome, Rejected) else outcome
         return [outcomes[place] for place in range(len(tasks))]
@@ -250,7 +261,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         >>> asyncio.run(main())
         ['accepted', 'accepted']
         """
-        batch = EnqueueBatch.of_payloads(task, payloads)
+        batch = EnqueueBatch.of_payloads(task, self._coding.payloads(task, payloads))
         return (
             await self._enqueues.until_answered(batch, call_limit_s(timeout_s, self._timeout_s))
             if len(payloads)
@@ -318,7 +329,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             attempt=self._reserves.begin(request.claim_request_id),
         )
         self._reserves.answered(request.claim_request_id)
-        return RunClaims(reply.message, reply.sent_s)
+        return RunClaims(reply.message, reply.sent_s, self._coding)
 
     async def ack(
         self,
@@ -336,6 +347,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         1,000 follow-ups in all these are several calls, one after the other; if one fails, do the same again."""
         if not items:
             return []
+        items = self._coding.acks(items)
         timeout_s = call_limit_s(timeout_s, self._timeout_s)
         ends_s = time.monotonic() + timeout_s
         outcomes: list[Acked | Rejected] = []
@@ -369,7 +381,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
         """Reports many failed attempts."""
         if not items:
             return []
-        response = await self._call(_FAIL, _wire.fail_request(items), timeout_s, repeatable=True)
+        response = await self._call(_FAIL, _wire.fail_request(self._coding.failures(items)), timeout_s, repeatable=True)
         return _wire.fail_outcomes(response, len(items))
 
     async def extend(self, claim: Claim, lease_ms: int, *, timeout_s: float | None = None) -> Extended:
@@ -450,7 +462,7 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
     async def get_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """All that the server knows about a task; raises `NotFound` if it knows none."""
         response = await self._call(_GET_TASK, _wire.get_task_request(task_id), timeout_s, repeatable=True)
-        return _wire.task_info(response)
+        return self._coding.info(_wire.task_info(response))
 
     async def wait_task(self, task_id: str, *, timeout_s: float | None = None) -> TaskInfo:
         """Returns when the task has finished: succeeded, dead or cancelled. Raises `ResultTimeout` when `timeout_s` is
@@ -514,7 +526,8 @@ class AsyncClient(QueueCalls, DeadLetterCalls, ScheduleCalls, OperatorCalls):
             if isinstance(outcome, Rejected):
                 known[task_id] = outcome
                 continue
-            known[task_id], is_omitted = outcome
+            task, is_omitted = outcome
+            known[task_id] = self._coding.info(task)
             if is_omitted:
                 omitted.append(task_id)
         return omitted

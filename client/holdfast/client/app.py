@@ -26,6 +26,7 @@ from holdfast.client._options import Key, Options, Retry, Seconds, checked, dura
 from holdfast.client._short_calls import ShortCalls
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
 from holdfast.client.arguments import decode_json, encode_call, signature_of
+from holdfast.client.codec import Codec
 from holdfast.client.enqueued import Enqueued, enqueue_each
 from holdfast.client.errors import NotJson, Rejected, ResultExpired, TaskCancelled, TaskFailed
 from holdfast.client.models import Accepted, NewTask, RetryPolicy, TaskInfo, TaskState, UniqueScope
@@ -311,6 +312,7 @@ class Holdfast:
     who calls, where servers ask. Of all four see `AsyncClient`.
     `tls` says whom to trust and what to show (`Tls`), by default what the environment's HOLDFAST_TLS_CA, _CERT and _KEY
     say, or else nothing is encrypted.
+    `codec` compresses and encrypts arguments and results, so that servers see neither: see `Codec`.
     Nothing is sent before the first call. Any number of threads and event loops may use one app.
 
     >>> app = Holdfast("localhost:7400")
@@ -327,6 +329,7 @@ class Holdfast:
         self, address: str | None = None, *, timeout: Seconds = DEFAULT_TIMEOUT_S, direct: bool = False,
         transport: str | None = None, token: Token | None = None, token_file: str | Path | None = None,
         tls: Tls | None = None,
+        codec: Codec | None = None,
     ) -> None:  # fmt: skip
         if address is None:
             address = os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
@@ -336,12 +339,13 @@ class Holdfast:
         tls = tls_of(os.environ) if tls is None else tls
         make = partial(
             AsyncClient, address, timeout_s=limit_s("timeout", timeout), direct=direct, transport=transport,
-            token=self.token, tls=tls,
+            token=self.token, tls=tls, codec=codec,
         )  # fmt: skip
         self.address = make().address
         self.direct = direct  # workers of this app go the same way
         self.transport = transport  # likewise
         self.tls = tls  # likewise
+        self.codec = codec  # likewise
         self._tasks: dict[str, Task[..., Any] | AsyncTask[..., Any]] = {}
         self._thread = LoopThread("holdfast-app", make)
         self._short = ShortCalls(self._thread)

@@ -9,6 +9,8 @@ HoldfastError
 ├── UnexpectedAnswer     whatever answered does not speak this API
 ├── NoToken              the token of the client cannot be read
 ├── NotJson              arguments or a result that JSON cannot hold
+├── Unreadable           a payload or a result that the codec of this client cannot read
+│   └── KeyMissing       because it has no key of that id
 ├── NotAllAccepted       some calls of many were refused: accepted, refused, repeatable
 ├── OpsPortFailed        a worker's port for probes and metrics cannot be opened
 ├── ResultTimeout        the task did not finish in the time given
@@ -176,6 +178,32 @@ class NotJson(HoldfastError, TypeError):
 
     def __str__(self) -> str:
         return f"Expected {self.what} to be JSON, but {self.problem}: pass text, numbers, lists and dictionaries."
+
+
+class Unreadable(HoldfastError):
+    """The codec of this client cannot read a payload or a result: see `Codec`."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what = what  # e.g. "the payload"
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"Cannot read {self.what}: {self.why}."
+
+
+class KeyMissing(Unreadable):
+    """There is no key with this id: give it to the codec of this client, or wait until it has it."""
+
+    def __init__(self, key_id: str, what: str = "", cause: str = "") -> None:
+        super().__init__(what, cause)
+        self.args = key_id, what, cause
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        doing = f"read {self.what}: it is encrypted" if self.what else "encrypt: it is to be done"
+        cause = self.why or "the codec has no such key"
+        return f"Cannot {doing} with key {self.key_id}, and {cause}. Add it to `keys` of the codec."
 
 
 class NotAllAccepted(HoldfastError):
@@ -479,5 +507,7 @@ def as_rejected(error: HoldfastError) -> Rejected:
         return error
     if isinstance(error, ConnectionFailed) and not error.sent:
         return rejected("NOT_LEADER", str(error), retry_after_ms=_RETRY_AFTER_MS)
+    if isinstance(error, KeyMissing):  # before anything was sent
+        return rejected("KEY_MISSING", str(error), retry_after_ms=_RETRY_AFTER_MS)
     # A lost connection, or silence: the call may have taken effect.
     return rejected("OUTCOME_UNKNOWN", str(error), retry_after_ms=1)

@@ -14,6 +14,7 @@ from holdfast.client._loop_thread import LoopThread
 from holdfast.client._short_calls import ShortCalls
 from holdfast.client._sync_operators import BlockingCalls
 from holdfast.client.aio import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_S, AsyncClient
+from holdfast.client.codec import Codec
 from holdfast.client.errors import Rejected
 from holdfast.client.models import (
     Accepted,
@@ -65,12 +66,13 @@ class Client(BlockingCalls):
         token: Token | None = None,
         token_file: str | Path | None = None,
         tls: Tls | None = None,
+        codec: Codec | None = None,
     ) -> None:
         """Raises `InvalidAddress` if an address is not host:port, `InvalidArgument` if files of `tls` are of no use.
         Nothing is sent or started before the first call."""
         make = partial(
             AsyncClient, address, timeout_s=timeout_s, retry=retry, direct=direct, transport=transport, token=token,
-            token_file=token_file, tls=tls,
+            token_file=token_file, tls=tls, codec=codec,
         )  # fmt: skip
         self._address = make().address
         self._thread = LoopThread("holdfast-client", make)

@@ -12,6 +12,7 @@ access_rules.py   the rules that a server goes by at the moment
 refusals.py       why a call is refused; statuses.py: the same as gRPC says it
 ops.py            the port for probes and metrics; part: scrapes.py
 metrics.py        what servers count in the same way
+audited.py        which calls are noted for the audit, and what of them; audit_log.py: writes it
 reloading.py      certificates that change while it runs
 tls.py            what its ports show; tls_door.py: lets connections in once they have shaken hands
 openness.py       says that it asks nobody who he is, if that is so

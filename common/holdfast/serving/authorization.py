@@ -7,7 +7,7 @@ Calls that wait are ended when their caller is no longer allowed to make them.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.access.identities import Identity
 from holdfast.access.permits import Permit, reaches
@@ -16,7 +16,14 @@ from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.proto.v1.method_rules import RULES
 from holdfast.routing.splitting import answered_in, join_parts, split_lists, split_request
 from holdfast.serving.authentication import Authentication, Caller
-from holdfast.serving.refusals import RefusedError, etcd_unavailable, permission_denied, unauthenticated
+from holdfast.serving.refusals import (
+    PERMISSION_DENIED,
+    UNAUTHENTICATED,
+    RefusedError,
+    etcd_unavailable,
+    permission_denied,
+    unauthenticated,
+)
 from holdfast.serving.requested import BATCHES, Items, Named, denied_items, first_denied, narrow
 from holdfast.serving.served import CallContext
 
@@ -79,32 +86,59 @@ def _what(queue: str, tenant: str | None) -> str:
     return f"tasks of {f'tenant {tenant}' if tenant else 'no tenant'} in the queue {queue}"
 
 
+class Refusals(Protocol):
+    """Hears of every call, and of every batch with items, that was refused to somebody."""
+
+    def refused(self, path: str, context: CallContext, identity: Identity | None, on: str, reason: str) -> None:
+        """`identity`: None if nobody knows who it is. `on`: what was named."""
+        ...
+
+
 class Guard:
     """Asks for a server. `authentication` is set anew whenever the access rules change; None refuses everybody."""
 
     def __init__(self) -> None:
         self.authentication: Authentication | None = None
         self.awaits_rules = False  # nobody knows yet whether there are any
+        self.refusals: Refusals | None = None  # who hears of them
         self._rules = {path: Rule(path) for path in RULES}
         self._waiting: dict[asyncio.Task[Any], tuple[Admitted, CallContext, Authentication | None]] = {}
         self._ended: set[asyncio.Task[Any]] = set()
 
     def admit(self, path: str, context: CallContext) -> Admitted:
         """Raises RefusedError."""
-        if self.authentication is None and self.awaits_rules:
-            raise etcd_unavailable("this server has not been able to read yet who may do what")
-        if self.authentication is None:
-            raise unauthenticated(
-                "Expected access rules, but this server has none, and was told to let nobody in without; an "
-                "administrator of its machine gives it some (access_file)."
-            )
-        caller = self.authentication.identify(context)
+        authentication = self.authentication
+        try:
+            if authentication is None:
+                raise self._without_rules()
+            caller = authentication.identify(context)
+        except RefusedError as error:
+            self._tell(path, context, None, "", error.reason)
+            raise
         admitted: Admitted | None = caller.admitted.get(path)
         if admitted is None:
             admitted = caller.admitted[path] = Admitted(self._rules[path], caller)
         if not admitted.may_call:
-            raise admitted.denied()
+            raise self._denied(admitted, context)
         return admitted
+
+    def _without_rules(self) -> RefusedError:
+        if self.awaits_rules:
+            return etcd_unavailable("this server has not been able to read yet who may do what")
+        return unauthenticated(
+            "Expected access rules, but this server has none, and was told to let nobody in without; an "
+            "administrator of its machine gives it some (access_file)."
+        )
+
+    def _denied(self, admitted: Admitted, context: CallContext, named: Named | None = None) -> RefusedError:
+        error = admitted.denied(named)
+        on = "" if named is None else f"queue={named[1]}"
+        self._tell(admitted.rule.path, context, admitted.identity, on, error.reason)
+        return error
+
+    def _tell(self, path: str, context: CallContext, identity: Identity | None, on: str, reason: str) -> None:
+        if self.refusals is not None:
+            self.refusals.refused(path, context, identity, on, reason)
 
     def may_pass(self, admitted: Admitted, request: Any) -> bool:
         """Whether nothing in the request, which waits for nothing and asks for no list, is denied to the caller."""
@@ -121,21 +155,22 @@ class Guard:
         if admitted.is_unrestricted:
             answered = handle(request)
         else:
-            answered = self._restricted(admitted, request, handle, read)
+            answered = self._restricted(admitted, context, request, handle, read)
         if getattr(request, "wait_ms", 0) > 0:
             return self._until_revoked(admitted, context, answered)
         return answered
 
     def _restricted(
-        self, admitted: Admitted, request: Any, handle: Handler, read: Read | None
+        self, admitted: Admitted, context: CallContext, request: Any, handle: Handler, read: Read | None
     ) -> Coroutine[Any, Any, Any]:
         named = first_denied(admitted.permit, request)
         if named is not None:
-            raise admitted.denied(named)
+            raise self._denied(admitted, context, named)
         batch = BATCHES.get(type(request).__name__)
         if batch is not None:
             denied = denied_items(batch, admitted.batch_permit, request)
             if denied:
+                self._tell(admitted.rule.path, context, admitted.identity, _items(denied), PERMISSION_DENIED)
                 return _in_part(admitted, batch, request, denied, handle, read)
             return handle(request)
         return _narrowed(admitted, request, handle, read) if "/List" in admitted.rule.path else handle(request)
@@ -147,6 +182,7 @@ class Guard:
             return await task
         except asyncio.CancelledError:
             if task in self._ended:
+                self._tell(admitted.rule.path, context, admitted.identity, "", UNAUTHENTICATED)
                 raise unauthenticated(
                     "The call was ended because its caller may not make it any more: a token was revoked, or has "
                     "expired, or the access rules have changed.",
@@ -177,6 +213,12 @@ class Guard:
         except RefusedError:
             return False
         return again.identity == admitted.identity and again.permit.covers(admitted.permit)
+
+
+def _items(denied: dict[str, dict[int, Named]]) -> str:
+    """How many items of a batch, and the queue that the first of them names."""
+    named = [each for items in denied.values() for each in items.values()]
+    return f"queue={named[0][1]} items={len(named)}"
 
 
 async def _narrowed(admitted: Admitted, request: Any, handle: Handler, read: Read | None) -> Any:

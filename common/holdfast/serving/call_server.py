@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from holdfast.serving.audited import OpenAudit, audited
 from holdfast.serving.frame_server import FrameServer
 from holdfast.serving.grpc_server import GrpcServer, ServerLimits
 from holdfast.serving.intake import Intake
@@ -31,9 +32,11 @@ class CallServer:
         refuse: Refuse,
         frames_at: FramesAt | None,
         tls: Listening | None = None,
+        audit: OpenAudit | None = None,
     ) -> None:
-        """`frames_at`: None for no frames. `tls`: None for none."""
+        """`frames_at`: None for no frames. `tls`: None for none. `audit`: None notes nothing, and costs nothing."""
         self._tls = tls
+        self._audit = audit
         self._frames_at = frames_at
         self.grpc = GrpcServer(limits, readiness, refuse, self._where_frames_are)
         self.frames = None if frames_at is None else FrameServer(limits, self.grpc.intake, refuse, frames_at.name)
@@ -57,6 +60,8 @@ class CallServer:
         return 0 if self.frames is None else self.frames.calls_begun
 
     def add(self, service: str, methods: Mapping[str, Served]) -> None:
+        if self._audit is not None:
+            methods = {name: audited(served, service, self._audit) for name, served in methods.items()}
         self.grpc.add(service, methods)
         if self.frames is not None:
             self.frames.add(service, methods)

@@ -183,6 +183,10 @@ class _Call:
     def connection_credentials(self) -> ConnectionCredentials:
         return self._connection.credentials
 
+    def peer(self) -> str:
+        """From which address it came."""
+        return self._connection.peer
+
     def time_remaining(self) -> float | None:
         return None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
 
@@ -279,6 +283,7 @@ class _Connection(asyncio.Protocol):
         self._unanswered_bytes = 0  # of these
         self._has_said_hello = False
         self.credentials = ConnectionCredentials()
+        self.peer = ""
         self._has_ended = False
         self._outgoing: list[bytes] = []
         self._write: Write  # once there is a connection
@@ -299,6 +304,8 @@ class _Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         self._server.connections.add(self)
+        found = self._transport.get_extra_info("peername")
+        self.peer = f"{found[0]}:{found[1]}" if isinstance(found, tuple) else ""
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None

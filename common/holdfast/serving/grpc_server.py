@@ -56,6 +56,7 @@ class ServerLimits:
     bytes_max: int  # of requests under way
     calls_max: int
     connections_max: int = 10_000
+    has_reflection: bool = True  # whether tools are shown the API
 
     def options(self) -> list[tuple[str, int]]:
         return [
@@ -87,6 +88,7 @@ class GrpcServer:
             waiting_max=max(1, limits.calls_max // WAITING_SHARE),
         )
         self._refuse = refuse
+        self._has_reflection = limits.has_reflection
         self._server = grpc.aio.server(options=_OPTIONS + limits.options(), maximum_concurrent_rpcs=limits.calls_max)
         self._names: list[str] = []
         self._health = Health(readiness)
@@ -106,9 +108,10 @@ class GrpcServer:
             "Watch": grpc.stream_stream_rpc_method_handler(self._watch_health),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH, handlers),))
-        reflected = (*self._names, HEALTH, reflection.SERVICE_NAME)
-        add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
-        add_reflection(_Reflection(reflected), self._server)
+        if self._has_reflection:
+            reflected = (*self._names, HEALTH, reflection.SERVICE_NAME)
+            add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
+            add_reflection(_Reflection(reflected), self._server)
         bound = listen(self._server, host, port, None if tls is None else _credentials(tls))
         await self._server.start()
         return bound

@@ -45,7 +45,7 @@ class OpsServer:
 
     def __init__(
         self, host: str, port: int, metrics: Shown, readiness: Callable[[], tuple[bool, str]],
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None, *, shows_metrics: bool = True,
     ) -> None:  # fmt: skip
         """`tls`: of a connection that comes now; None for plain HTTP."""
         self._door = None if tls is None else TlsDoor(tls, "ops", half_open_max=CONNECTIONS_MAX)
@@ -53,6 +53,7 @@ class OpsServer:
         self.port = port  # after start: the port really bound, also when 0 was asked for
         self._scrapes = Scrapes(metrics)
         self._readiness = readiness
+        self._shows_metrics = shows_metrics
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -62,10 +63,11 @@ class OpsServer:
         self.port = listener.getsockname()[1]
         routes = [
             Route("/", self._index),
-            Route("/metrics", self._show_metrics),
             Route("/livez", self._livez),
             Route("/readyz", self._readyz),
         ]
+        if self._shows_metrics:
+            routes.append(Route("/metrics", self._show_metrics))
         config = uvicorn.Config(
             Starlette(routes=routes),
             http=_Connection,
@@ -100,9 +102,9 @@ class OpsServer:
             self._server = self._serving = None
 
     async def _index(self, _request: Request) -> Response:
+        metrics = "  /metrics  what the node counts, for Prometheus\n" if self._shows_metrics else ""
         return PlainTextResponse(
-            "Holdfast\n"
-            "  /metrics  what the node counts, for Prometheus\n"
+            f"Holdfast\n{metrics}"
             "  /livez    200 while the process runs its loop\n"
             "  /readyz   200 while the node takes calls, otherwise 503; with the reason, or what it waits for\n"
         )

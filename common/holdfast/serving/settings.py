@@ -34,6 +34,10 @@ _HOST_PORT = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}"
 ADDRESS_PATTERN = rf"^{_HOST_PORT}$"
 ADDRESSES_PATTERN = rf"^{_HOST_PORT}(, *{_HOST_PORT}){{0,31}}$"
 URL_PATTERN = r"^https?://[!-.0-~][!-~]{0,503}$"
+_PLACE = r"(\*\.)?[A-Za-z0-9][A-Za-z0-9_.-]*|\[?[0-9A-Fa-f:.]+\]?"
+HOSTS_PATTERN = rf"^({_PLACE})(, *({_PLACE})){{0,99}}$"
+_NETWORK = r"[0-9A-Fa-f:.]+/[0-9]{1,3}"
+NETWORKS_PATTERN = rf"^{_NETWORK}(, *{_NETWORK}){{0,99}}$"
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -44,6 +48,8 @@ _PATTERN_WORDS = {
     ADDRESS_PATTERN: "host:port",
     ADDRESSES_PATTERN: "host:port, or several with commas between them",
     URL_PATTERN: "a URL of http or https with at most 512 characters",
+    HOSTS_PATTERN: "names of hosts, several with commas between them; *.example.org for all below one",
+    NETWORKS_PATTERN: "networks, e.g. 10.0.0.0/8, several with commas between them",
 }
 _GIVEN_CHARS_MAX = 80
 

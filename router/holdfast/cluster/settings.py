@@ -34,6 +34,7 @@ class ClusterSettings(ServerSettings):
     host: str = Field("127.0.0.1", min_length=1, max_length=255, description="address to listen on")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
     log_format: Literal["auto", "json", "console"] = Field("auto", description="auto is console on a terminal")
+    metrics: Literal["on", "off"] = Field("on", description="/metrics on the HTTP port; off: only health is there")
     cluster_name: str = Field("holdfast", pattern=NAME_PATTERN, description="nodes of another cluster are refused")
     etcd_endpoints: str | None = Field(
         None, pattern=ADDRESSES_PATTERN, description="host:port of etcd, several with commas: the map of the cluster"

@@ -53,7 +53,12 @@ class Rebalancer:
             self.follower.run, *candidacy, self._watcher.run, self._certificates.keep_current
         )  # fmt: skip
         self._ops = OpsServer(
-            config.ops_host or config.host, config.ops_port, self.metrics, self.readiness, self._certificates.http
+            config.ops_host or config.host,
+            config.ops_port,
+            self.metrics,
+            self.readiness,
+            self._certificates.http,
+            shows_metrics=config.metrics == "on",
         )
         self.metrics.watch(self._read_gauges)
 

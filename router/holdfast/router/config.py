@@ -24,6 +24,8 @@ class RouterConfig(MapSettings, CallerSettings):
     port: Port = Field(7400, description="gRPC port; 0 takes a free one")
     frames: Literal["on", "off"] = Field("on", description="frames beside gRPC, for callers that know them")
     frames_port: Port = Field(0, description="port of frames, which callers are told over gRPC; 0 takes a free one")
+    audit_dir: Path | None = Field(None, description="what operators did is written there; none: nowhere")
+    reflection: Literal["on", "off"] = Field("on", description="reflection of gRPC, which shows tools the API")
     ops_port: Port = Field(7480, description="HTTP port of /metrics, /livez and /readyz; 0 takes a free one")
     shutdown_grace_seconds: float = Field(10.0, ge=0, le=600, description="how long a stop waits for calls under way")
 

@@ -14,6 +14,7 @@ GAUGES = {
     "claims_released": "Claims given back because their caller had gone",
     "claims_not_released": "Claims that should have been given back and were left to their leases",
     **CERTIFICATE_GAUGES,
+    "audit_lost": "Actions of operators that could not be written to the audit log",
     "map_revision": "Revision of the partition map",
     "map_is_current": "1 while etcd answers; 0 while the last known map is used",
     "map_shards": "Shards in the map",

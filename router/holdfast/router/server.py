@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -29,6 +30,8 @@ from holdfast.router.releases import Releases
 from holdfast.router.routes import Routes, moved_queues
 from holdfast.router.wire import RouterServer
 from holdfast.serving.access_rules import AccessRules
+from holdfast.serving.audit_log import AuditLog
+from holdfast.serving.audited import GuardedAudit
 from holdfast.serving.call_server import FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.logs import get_logger
@@ -62,6 +65,7 @@ class Router:
         self._etcd = etcd
         self._stop_asked = asyncio.Event()
         self._background = Service()
+        self._audit: AuditLog | None = None
         self._started = False
         self._stopping = False
         self._patience: threading.Timer | None = None  # ends the process if a stop takes too long
@@ -151,14 +155,23 @@ class Router:
             bytes_max=config.bytes_in_flight_max,
             calls_max=config.calls_max + config.waits_max + CALLS_SPARE,
             connections_max=connections_max,
+            has_reflection=config.reflection == "on",
         )
+        if config.audit_dir is not None:
+            self._audit = AuditLog(config.audit_dir, socket.gethostname())
         self._rpc = RouterServer(
             self._gateway, self.metrics, limits, batch_bytes_max=config.batch_bytes_max, readiness=self.readiness,
             frames_at=self._frames_at(), whole_calls=self._gateway.whole_calls, access=access,
             tls=self._certificates.listening,
+            audit=None if self._audit is None else GuardedAudit(self._audit, access),
         )  # fmt: skip
         self._ops = OpsServer(
-            config.ops_host or config.host, config.ops_port, self.metrics, self.readiness, self._certificates.http
+            config.ops_host or config.host,
+            config.ops_port,
+            self.metrics,
+            self.readiness,
+            self._certificates.http,
+            shows_metrics=config.metrics == "on",
         )
         self.metrics.watch(self._read_gauges)
 
@@ -201,6 +214,8 @@ class Router:
             await self._channels.close()
             await self._node_calls.close()
         await self._background.stop()
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.close)
         if self._etcd is not None:
             await self._etcd.close()
 
@@ -288,6 +303,7 @@ class Router:
             "claims_released": self._releases.released,
             "claims_not_released": self._releases.given_up,
             **certificate_gauges([*self._certificates.all, self._etcd.certificates if self._etcd else None]),
+            "audit_lost": 0 if self._audit is None else self._audit.lost,
             "map_revision": table.revision,
             "map_is_current": self._follower.is_current,
             "map_shards": len(table.shards),

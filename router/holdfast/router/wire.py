@@ -13,6 +13,7 @@ from holdfast.router.metrics import Metrics
 from holdfast.router.passing_on import carry_out_for
 from holdfast.router.whole_calls import WholeCalls
 from holdfast.serving.access_rules import AccessRules
+from holdfast.serving.audited import OpenAudit
 from holdfast.serving.authorization import Admitted
 from holdfast.serving.call_server import CallServer, FramesAt
 from holdfast.serving.grpc_server import ServerLimits
@@ -51,6 +52,7 @@ class RouterServer(CallServer):
         whole_calls: WholeCalls | None = None,
         tls: Listening | None = None,
         access: AccessRules | None = None,
+        audit: OpenAudit | None = None,
     ) -> None:
         """`batch_bytes_max`: what brokers take. Here it counts for the whole call: whether that is too large must not
         depend on the shards of its items. `whole_calls`: carries out what comes in frames, as far as it can. `access`:
@@ -59,7 +61,7 @@ class RouterServer(CallServer):
         self._guard = None if access is None else access.guard
         self._whole_calls = whole_calls
         self._metrics = metrics
-        super().__init__(limits, readiness, self._refuse, frames_at, tls)
+        super().__init__(limits, readiness, self._refuse, frames_at, tls, audit)
         services: dict[str, dict[str, Served]] = {}
         for method in ALL:
             limit = request_limit(method.name, method.request, large_bytes_max=batch_bytes_max)

@@ -62,6 +62,18 @@ def test_a_problem_names_field_value_range_and_origin(toml: Path) -> None:
     )
 
 
+def test_hosts_and_networks_of_webhooks_are_checked() -> None:
+    good = {"webhook_hosts": "a.example.org, *.b.test,10.0.0.1", "webhook_networks": "10.0.0.0/8, fc00::/7"}
+    assert load_config(None, {}, {f"HOLDFAST_{name.upper()}": text for name, text in good.items()}).webhook_networks
+    for bad in ("10.0.0.1/8", "10.0.0.0/99", "10.0.0.0", "10.0.0.0/8;::/0", "everything"):
+        [problem] = problems({}, {"HOLDFAST_WEBHOOK_NETWORKS": bad})
+        assert problem.startswith(f"webhook_networks: got {bad!r}")
+        assert "allowed: networks, e.g. 10.0.0.0/8" in problem
+    for bad in ("*", "a.*.test", "http://a.test", "a b"):
+        [problem] = problems({}, {"HOLDFAST_WEBHOOK_HOSTS": bad})
+        assert "allowed: names of hosts" in problem
+
+
 def test_an_unknown_key_is_refused_by_name(toml: Path) -> None:
     toml.write_text("prot = 7500\n[storage]\npath = 'x'\n")
     assert problems(path=toml) == (

@@ -6,6 +6,8 @@ import grpc
 import pytest
 
 from holdfast.cli.main import main
+from holdfast.client import Codec
+from holdfast.client.codec import of_error, of_payload
 from holdfast.proto.v1 import tasks_pb2 as pb
 from tests.unit.cli.cli_runner import Cli
 from tests.unit.client.scripted_server import Hang, Refusal
@@ -271,6 +273,21 @@ def test_task_get_of_a_finished_task_has_the_same_keys(cli: Cli) -> None:
     assert cli.json_out()["result_json"] is None
     assert cli.run("task", "get", TASK_ID) == 0
     assert "1 bytes that are not text" in cli.out
+
+
+def test_what_a_codec_has_encrypted_is_shown_as_such(cli: Cli) -> None:
+    codec = Codec(keys={"2026": bytes(32)}, errors=True)
+    sealed = pb.TaskError(type="LookupError", message=codec.seal_text("no ada", of_error("id")))
+    spec = pb.TaskSpec(queue="mail", type="send", payload=codec.encode(b'"ada"', of_payload("send")))
+    info = pb.TaskInfo(task_id="id", state=pb.TASK_STATE_DEAD, queue="mail", task=spec, last_error=sealed)
+    cli.server.on("GetTask", pb.GetTaskResponse(task=info))
+    assert cli.run("task", "get", TASK_ID) == 0
+    assert f"{len(spec.payload)} bytes, encrypted with key 2026" in cli.out
+    assert "LookupError: (encrypted;" in cli.out
+    newer = pb.TaskInfo(task_id="id", state=pb.TASK_STATE_DEAD, task=pb.TaskSpec(payload=b"\xffHF9"))
+    cli.server.instead("GetTask", pb.GetTaskResponse(task=newer))
+    assert cli.run("task", "get", TASK_ID) == 0
+    assert "changed by a codec; it has a form that only a newer version" in cli.out
 
 
 def test_what_a_producer_wrote_does_not_steer_the_terminal(cli: Cli) -> None:

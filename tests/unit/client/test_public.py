@@ -34,6 +34,7 @@ from holdfast.client import (
     _memory,
     arguments,
     cluster_models,
+    codec,
     enqueued,
     errors,
     models,
@@ -46,11 +47,11 @@ from tests.unit.client.scripted_server import ScriptedServer, hand_out_what_is_e
 
 ERRORS = [
     "ClientClosed", "ClientForked", "Conflict", "ConnectionFailed", "DeadlineExceeded", "GiveUp", "HandlerSignal",
-    "HoldfastError", "InvalidAddress", "InvalidArgument", "NotAllAccepted", "NotDead", "NotFound", "NotJson",
-    "NotWaiting", "NoToken", "OpsPortFailed", "OutcomeUnknown", "Overloaded", "PermissionDenied", "Rejected",
+    "HoldfastError", "InvalidAddress", "InvalidArgument", "KeyMissing", "NotAllAccepted", "NotDead", "NotFound",
+    "NotJson", "NotWaiting", "NoToken", "OpsPortFailed", "OutcomeUnknown", "Overloaded", "PermissionDenied", "Rejected",
     "RequestIdConflict", "ResultExpired",
     "ResultTimeout", "RetryAfter", "RetryAt", "ServerError", "Snooze", "StaleToken", "TaskCancelled", "TaskFailed",
-    "TaskFinished", "Unauthenticated", "Unavailable", "UnexpectedAnswer", "WorkerAtLimit",
+    "TaskFinished", "Unauthenticated", "Unavailable", "UnexpectedAnswer", "Unreadable", "WorkerAtLimit",
 ]  # fmt: skip
 MODELS = [
     "Accepted", "AccessRules", "Ack", "Acked", "Attempt", "Cancelled", "CatchUp", "Claim", "ClaimRef", "ClaimedTask",
@@ -68,8 +69,8 @@ ENUMS = [
     "CatchUp", "Claim", "Overlap", "ReplicaRole", "RetryShape", "StepState", "TaskState", "UniqueScope", "WorkerState",
 ]  # and a protocol  # fmt: skip
 APP = [
-    "AsyncHandle", "AsyncTask", "Call", "Enqueued", "Handle", "Holdfast", "Retry", "RunningTask", "StopReason", "Task",
-    "TaskLogFilter", "Worker", "WorkerReport", "current_task",
+    "AsyncHandle", "AsyncTask", "Call", "Codec", "Enqueued", "Handle", "Holdfast", "Retry", "RunningTask", "StopReason",
+    "Task", "TaskLogFilter", "Worker", "WorkerReport", "current_task",
 ]  # fmt: skip
 CALLS = [
     "ack", "ack_many", "advance_plan", "cancel", "cancel_many", "cancel_plan", "close", "delete_schedule",
@@ -183,8 +184,8 @@ def test_the_error_tree_at_the_top_of_the_file_is_true() -> None:
 
 
 WITH_EXAMPLES = (
-    models, cluster_models, queue_models, schedules, times, output, _batches, _fitting, _leaders, _memory, arguments,
-    enqueued,
+    models, cluster_models, codec, queue_models, schedules, times, output, _batches, _fitting, _leaders, _memory,
+    arguments, enqueued,
 )  # fmt: skip
 
 

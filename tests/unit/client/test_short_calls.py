@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.client import Accepted, Client, ClientClosed, Holdfast, InvalidArgument, NewTask
+from holdfast.client import Accepted, Client, ClientClosed, Codec, Holdfast, InvalidArgument, NewTask
 from holdfast.client._loop_thread import LoopThread
+from holdfast.client.codec import of_payload
+from holdfast.client.errors import Overloaded
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.router.wire import RouterServer
 from holdfast.serving.refusals import RefusedError, overloaded
@@ -103,6 +105,37 @@ async def test_a_call_is_made_by_the_thread_that_wants_it(running: Running, monk
             assert await running.enqueue() == Accepted(TASK_ID)
     assert not calls
     assert len(set(running.owner.request_ids[before:])) == 3
+
+
+async def test_what_such_a_thread_sends_is_encrypted_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a codec: one task and many, and also what the loop has to send after all."""
+    codec, owner = Codec(keys={"k": bytes(32)}), running.owner
+    client = Client(running.client.address, timeout_s=DEADLINE_S, codec=codec)
+    plain = Client(running.client.address, timeout_s=DEADLINE_S)
+    calls: list[Callable[[], object]] = [
+        lambda: client.enqueue(TASK),
+        lambda: client.enqueue(NewTask("mail", "welcome", b"hello", request_id="")),
+        lambda: client.enqueue(TASK, timeout_s=DEADLINE_S),
+        lambda: client.enqueue_many([TASK]),
+    ]
+    try:
+        await finds_frames(lambda: running.in_thread(calls[0]), monkeypatch)
+        for call in calls:
+            for refusals in ([], [overloaded("calls", 1)]):
+                owner.requests.clear()
+                owner.refusals = refusals
+                with suppress(Overloaded):  # without a request id
+                    await running.in_thread(call)
+                for data in owner.requests:
+                    [task] = pb.EnqueueRequest.FromString(data).tasks
+                    assert b"hello" not in task.payload
+                    assert codec.decode(task.payload, of_payload("welcome")) == b"hello"
+        owner.requests.clear()
+        await running.in_thread(lambda: plain.enqueue(TASK))
+        assert b"hello" in owner.requests[0]
+    finally:
+        await asyncio.to_thread(client.close)
+        await asyncio.to_thread(plain.close)
 
 
 async def test_a_refusal_that_may_pass_is_repeated_on_the_loop_with_the_same_id(

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.broker.config import BrokerConfig
 from holdfast.broker.policy import policies
-from holdfast.cluster.admin.conversion import policy_message
+from holdfast.cluster.admin.conversion import policy_message, queue_settings
 from holdfast.cluster.map.policy import (
     NO_POLICY,
     POLICY_BYTES_MAX,
@@ -275,6 +275,25 @@ def test_values_that_cannot_be_are_refused(given: dict[str, Any], reason: str, f
 )
 def test_urls_that_can_be_called_are_taken(url: str) -> None:
     assert changed(dead_alert_url=url).dead_alert_url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://h", "http://h"),
+        ("https://host:8080/", "https://host:8080/"),
+        ("https://host:8080/x?key=secret", "https://host:8080/…"),
+        ("https://host?key=secret", "https://host/…"),
+        ("https://host#secret", "https://host/…"),
+        ("https://user:secret@host/", "https://host/…"),
+        ("https://secret@[::1]:80", "https://[::1]:80/…"),
+    ],
+)
+def test_of_urls_only_the_host_is_shown(url: str, expected: str) -> None:
+    shown = queue_settings("mail", QueueRecord(policy=PolicyRecord(dead_alert_url=url)), 1, 1)
+    assert shown.policy.dead_alert_url == expected
+    if expected.endswith("…"):
+        assert refused(dead_alert_url=expected)[1] == "policy.dead_alert_url", "nobody sets it by mistake"
 
 
 def test_what_a_list_has_twice_counts_once_and_a_new_list_replaces_it() -> None:

@@ -13,6 +13,7 @@ OURS = [str(REPO / root) for root in ("proto", "common", "client", "router", "br
 # What the client library needs beside itself: by root, the package.
 SHARED = (
     ("common", "access"),
+    ("common", "audit"),
     ("common", "common"),
     ("common", "frames"),
     ("common", "routing"),

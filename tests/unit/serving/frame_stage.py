@@ -56,7 +56,7 @@ class Owner:
         return self.answer
 
     def serve(self, *, frames_port: int | None = 0, tls: Listening | None = None, **limits: int) -> RouterServer:
-        bounds = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 10_000} | limits
+        bounds: dict[str, Any] = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 10_000} | limits
         where = None if frames_port is None else FramesAt(frames_port, lambda: self.name)
         return RouterServer(
             self, self.metrics, ServerLimits(**bounds), batch_bytes_max=4 * MIB, readiness=lambda: (True, ""),

@@ -125,7 +125,7 @@ class Owner:
         return b""
 
     def serve(self, **limits: int) -> RouterServer:
-        bounds = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 1000} | limits
+        bounds: dict[str, Any] = {"message_bytes_max": 4 * MIB, "bytes_max": 8 * MIB, "calls_max": 1000} | limits
         return RouterServer(
             self, RouterMetrics(), ServerLimits(**bounds), batch_bytes_max=4 * MIB, readiness=self.readiness,
         )  # fmt: skip

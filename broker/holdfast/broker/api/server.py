@@ -20,6 +20,7 @@ from holdfast.proto.v1 import schedules_pb2 as schedules_pb
 from holdfast.proto.v1 import shards_pb2 as shards_pb
 from holdfast.proto.v1 import tasks_pb2 as pb
 from holdfast.serving.access_rules import AccessRules
+from holdfast.serving.audited import OpenAudit
 from holdfast.serving.call_server import CallServer, FramesAt
 from holdfast.serving.grpc_server import ServerLimits
 from holdfast.serving.intake import Intake
@@ -68,6 +69,7 @@ class RpcServer:
         frames_at: FramesAt | None = None,
         tls: Listening | None = None,
         access: AccessRules | None = None,
+        audit: OpenAudit | None = None,
     ) -> None:
         """`access`: the rules of who may do what; without them nobody is asked."""
         self._guarded = None if access is None else GuardedCalls(access)
@@ -75,7 +77,7 @@ class RpcServer:
         self._batch_bytes_max = batch_bytes_max
         self._payload_bytes_max = payload_bytes_max
         self._metrics = metrics
-        self._server = CallServer(limits, readiness, self._refuse, frames_at, tls)
+        self._server = CallServer(limits, readiness, self._refuse, frames_at, tls, audit)
         # Who answers: what is about tasks, the service of the shard that the call is for; the rest, one of this node.
         served: list[tuple[Any, object | None]] = [
             (pb, None),

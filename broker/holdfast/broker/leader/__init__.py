@@ -19,5 +19,6 @@ outbox_relay.py       brings tasks to the shards that they belong to
 
 clock.py              shard time; clock_evidence.py: what the clocks of other nodes say of this one
 stats.py              rates, latencies, workers; claim_ages.py: how long claims are held
-alerts.py             queues with too many dead letters; webhooks.py: tells other systems of them
+alerts.py             queues with too many dead letters
+webhooks.py           tells other systems of them; webhook_rules.py: where they may be
 """

@@ -3,16 +3,18 @@
 Whoever has something told hears whether it was, from the thread that told it.
 """
 
+import http.client
 import json
 import queue
+import socket
+import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from holdfast.broker.leader.webhook_rules import ForbiddenError, WebhookRules
 from holdfast.serving.logs import get_logger
 
 WAITING_MAX = 100
@@ -40,20 +42,44 @@ class NoWebhooks:
         """Nobody is told."""
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """What is told here is for one address only."""
-
-    def redirect_request(self, *_args: object, **_more: object) -> None:
-        return None
+class _Refused(Exception):  # noqa: N818 - nobody catches it by that name
+    """The other side said no."""
 
 
-def _post(url: str, body: bytes) -> None:
-    if urlsplit(url).scheme not in ("http", "https"):
+def _post(url: str, body: bytes, rules: WebhookRules) -> None:
+    """The name is looked up once, and the address that was checked is the one that is called: a name that leads
+    elsewhere a moment later leads nowhere. Nothing is followed from there, and no proxy is asked."""
+    parts = urlsplit(url)
+    host, is_secret = parts.hostname or "", parts.scheme == "https"
+    if parts.scheme not in ("http", "https") or not host:
         raise ValueError("only http and https are spoken")
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json", "User-Agent": "holdfast"})
-    opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+    rules.check_host(host)
+    found = socket.getaddrinfo(host, parts.port or (443 if is_secret else 80), type=socket.SOCK_STREAM)
+    address = rules.choose([str(entry[4][0]) for entry in found])
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    kind = http.client.HTTPSConnection if is_secret else http.client.HTTPConnection
+    connection = kind(host, parts.port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.sock = _connected((address, connection.port), host if is_secret else None)
+        connection.request("POST", target, body, {"Content-Type": "application/json", "User-Agent": "holdfast"})
+        answer = connection.getresponse()
         answer.read(1024)
+        if not 200 <= answer.status < 300:
+            raise _Refused(f"HTTP status {answer.status}")
+    finally:
+        connection.close()
+
+
+def _connected(address: tuple[str, int], name: str | None) -> socket.socket:
+    """`name`: whose certificate is expected; None for no TLS."""
+    connection = socket.create_connection(address, TIMEOUT_SECONDS)
+    if name is None:
+        return connection
+    try:
+        return ssl.create_default_context().wrap_socket(connection, server_hostname=name)
+    except BaseException:
+        connection.close()
+        raise
 
 
 class Webhooks:
@@ -63,7 +89,10 @@ class Webhooks:
     does not answer can hold it up for as long as it likes.
     """
 
-    def __init__(self, on_failed: Callable[[], None] = lambda: None, *, pause_s: float = PAUSE_SECONDS) -> None:
+    def __init__(
+        self, rules: WebhookRules, on_failed: Callable[[], None] = lambda: None, *, pause_s: float = PAUSE_SECONDS
+    ) -> None:
+        self._rules = rules
         self._on_failed = on_failed  # from any thread: something was not told
         self._pause_s = pause_s
         self._waiting: queue.Queue[tuple[str, bytes, Callable[[bool], None]]] = queue.Queue(WAITING_MAX)
@@ -109,7 +138,11 @@ class Webhooks:
         problem = ""
         for attempt in range(1, attempts + 1):
             try:
-                _post(url, body)
+                _post(url, body, self._rules)
+            except ForbiddenError as error:
+                _log.warning("webhook_refused", host=host, why=str(error))
+                self._on_failed()
+                return False
             except Exception as error:  # noqa: BLE001 - whoever is told there may answer with anything
                 problem = _problem(error)
             else:
@@ -127,12 +160,7 @@ class Webhooks:
 
 def _problem(error: Exception) -> str:
     """Without the address, which may be a secret."""
-    if isinstance(error, urllib.error.HTTPError):
-        error.close()
-        return f"HTTP status {error.code}"
-    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, Exception):
-        return type(error.reason).__name__
-    return type(error).__name__
+    return str(error) if isinstance(error, _Refused) else type(error).__name__
 
 
 def _host(url: str) -> str:

@@ -36,6 +36,7 @@ FILES = {
     "backups": ("backup",),
     "certs": ("certs",),
     "access": ("access",),
+    "audit": ("audit",),
     "bench": ("bench",),
 }
 _HELP = "Holdfast is a task queue that does not let go of a task. Start with `holdfast dev`, then enqueue something."

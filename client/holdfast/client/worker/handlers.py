@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from holdfast.client.arguments import decode_call, encode_json
 from holdfast.client.context import RunningTask, set_current_task
-from holdfast.client.errors import NotJson
+from holdfast.client.errors import KeyMissing, NotJson, Unreadable
 from holdfast.client.models import TaskError
 from holdfast.client.worker.jobs import (
     AttemptFailed,
@@ -96,10 +96,10 @@ def interrupt(job: Job) -> None:
 
 def _call_blocking(job: Job, handler: Handler) -> Outcome:
     set_current_task(RunningTask(job.claim, job))
-    try:
-        args, kwargs = decode_call(job.claim.payload)
-    except NotJson as error:
-        return AttemptFailed(describe(error), dead=True)
+    call = _call_of(job)
+    if isinstance(call, AttemptFailed):
+        return call
+    args, kwargs = call
     try:
         return _succeeded(handler, handler.function(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 - also sys.exit(): a handler must not end the worker
@@ -108,10 +108,10 @@ def _call_blocking(job: Job, handler: Handler) -> Outcome:
 
 async def _call_async(job: Job, handler: Handler) -> Outcome:
     set_current_task(RunningTask(job.claim, job))
-    try:
-        args, kwargs = decode_call(job.claim.payload)
-    except NotJson as error:
-        return AttemptFailed(describe(error), dead=True)
+    call = _call_of(job)
+    if isinstance(call, AttemptFailed):
+        return call
+    args, kwargs = call
     try:
         return _succeeded(handler, await handler.function(*args, **kwargs))
     except asyncio.CancelledError as error:
@@ -120,6 +120,17 @@ async def _call_async(job: Job, handler: Handler) -> Outcome:
         return Interrupted() if job.interrupted else outcome_of(error)
     except BaseException as error:  # noqa: BLE001 - also sys.exit(): a handler must not end the worker
         return outcome_of(error)
+
+
+def _call_of(job: Job) -> tuple[list[Any], dict[str, Any]] | AttemptFailed:
+    """What the handler is called with."""
+    try:
+        return decode_call(job.claim.payload)
+    except KeyMissing as error:
+        # Not given up at once: while a new key is handed out, other workers may have it already.
+        return AttemptFailed(describe(error))
+    except (NotJson, Unreadable) as error:
+        return AttemptFailed(describe(error), dead=True)
 
 
 def _succeeded(handler: Handler, result: object) -> Outcome:

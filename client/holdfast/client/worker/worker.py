@@ -88,6 +88,7 @@ class Worker:
         )
         self._ops_host, self._ops_port = ops_host, ops_port
         self._token = app.token
+        self._codec = app.codec
         self._direct = app.direct if direct is None else direct
         self.transport = checked_transport(app.transport if transport is None else transport)
         self._tls = checked_tls(app.tls if tls is None else tls)
@@ -120,7 +121,13 @@ class Worker:
         self._stop.attach(asyncio.get_running_loop())
         settings, direct, transport = self._settings, self._direct, self.transport
         async with AsyncClient(
-            settings.address, retry=False, direct=direct, transport=transport, token=self._token, tls=self._tls
+            settings.address,
+            retry=False,
+            direct=direct,
+            transport=transport,
+            token=self._token,
+            tls=self._tls,
+            codec=self._codec,
         ) as client:
             session = Session(self._settings, client, self._stop)
             async with self._shown(session):

@@ -1,5 +1,6 @@
 """The cluster side of the wire API: records and views as messages, and back. It holds no rules of its own."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.cluster.admin.handovers import HandoverView
@@ -56,6 +57,15 @@ def policy_message(policy: PolicyRecord) -> pb.QueuePolicy:
     return pb.QueuePolicy(**policy.given())  # type: ignore[arg-type]  # each as its field is
 
 
+def shown_url(url: str) -> str:
+    """Who may post to a URL is often known by what stands behind the host, so that is not shown to anybody. It is no
+    URL any more: nobody sets it by mistake."""
+    scheme, _, rest = url.partition("://")
+    host = re.split("[/?#]", rest, maxsplit=1)[0]
+    place = host.rpartition("@")[2]
+    return url if rest in (place, f"{place}/") else f"{scheme}://{place}/…"
+
+
 def policy_of(message: pb.QueuePolicy) -> PolicyRecord:
     return PolicyRecord(**_given(message))  # type: ignore[arg-type]  # each as its field is
 
@@ -63,6 +73,8 @@ def policy_of(message: pb.QueuePolicy) -> PolicyRecord:
 def queue_settings(queue: str, record: QueueRecord | None, version: int, shard_count: int) -> pb.QueueSettings:
     found = record or QueueRecord()
     message = pb.QueueSettings(version=version, policy=policy_message(found.policy))
+    if found.policy.dead_alert_url:
+        message.policy.dead_alert_url = shown_url(found.policy.dead_alert_url)
     home = home_shard(queue, shard_count)
     fill_route(message.route, QueueRoute(queue, home, found.generation, found.sets, found.draining, found.drained))
     return message
