@@ -119,12 +119,7 @@ class Router:
             message_bytes_max=config.message_bytes_max, keepalive_s=20, connects_first=True, caller="router",
             tls=self._certificates.to_brokers,
         )  # fmt: skip
-        self._access = access = AccessRules.open(
-            config.access_file, config.router_secret_file, is_required=config.access == "required",
-            cluster_id=lambda: "" if follower.map.cluster is None else follower.map.cluster.cluster_id,
-            follows_map=True,
-        )  # fmt: skip
-        follower.on_change.append(lambda table: access.take(table.access))
+        self._access = access = self._open_access(follower)
         self._forwarder = Forwarder(Leaders(routes), self._channels, self._admission, PassingOn(access))
         self._releases = Releases(self._forwarder)
         self._node_calls = NodeCalls(self._certificates.to_brokers, lambda: access.words.word(ROUTER))
@@ -174,6 +169,17 @@ class Router:
             shows_metrics=config.metrics == "on",
         )
         self.metrics.watch(self._read_gauges)
+
+    def _open_access(self, follower: MapFollower) -> AccessRules:
+        """Who may do what: the map says it, or a file."""
+        config = self._config
+        access = AccessRules.open(
+            config.access_file, config.router_secret_file, is_required=config.access == "required",
+            cluster_id=lambda: "" if follower.map.cluster is None else follower.map.cluster.cluster_id,
+            follows_map=True,
+        )  # fmt: skip
+        follower.on_change.append(lambda table: access.take(table.access))
+        return access
 
     async def run(self) -> BaseException | None:
         """Serves until SIGTERM, SIGINT or `ask_to_stop`, then stops gracefully. Returns the failure that ended it."""
