@@ -165,3 +165,13 @@ async def test_so_many_calls_take_so_much_room(monkeypatch: pytest.MonkeyPatch) 
     assert len(ids_in([answer for answer in answers if not isinstance(answer, RefusedError)])) == 4
     answers = await broker.together(*([spec(b"x")] for _ in range(2)))
     assert len(ids_in(answers)) == 2, "and give it back"
+
+
+@pytest.mark.parametrize("method", ["entry", "outcomes"])
+async def test_a_bug_leaves_no_caller_waiting(broker: Broker, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gathering.Batch, method, broken)
+    answers = await broker.together([spec(b"a")], [spec(b"b")])
+    assert [type(answer) for answer in answers] == [ZeroDivisionError, ZeroDivisionError]

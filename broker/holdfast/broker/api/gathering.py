@@ -58,27 +58,36 @@ class Gathering:
         self._members, self._calls, self._bytes = [], [], 0
         if not calls:  # there were so many that they did not wait
             return
-        batch = Batch(members)
-        proposal = Proposal(batch.entry(self._shard.now_ms()), calls=len(calls))
-        proposal.future.add_done_callback(partial(_answer, batch, calls))
-        self._shard.propose(proposal)
+        try:
+            batch = Batch(members)
+            proposal = Proposal(batch.entry(self._shard.now_ms()), calls=len(calls))
+            proposal.future.add_done_callback(partial(_answer, batch, calls))
+            self._shard.propose(proposal)
+        except Exception as error:  # noqa: BLE001 - a bug, and no reason for all these callers to wait for ever
+            _refuse(calls, error)
 
 
 _NOTHING = Enqueue(0, [])  # what may be taken depends on its kind only
 
 
 def _answer(batch: "Batch", calls: list[_Call], applied: "asyncio.Future[list[Outcome]]") -> None:
-    error = asyncio.CancelledError() if applied.cancelled() else applied.exception()
-    outcomes = [] if error is not None else batch.outcomes(applied.result())
+    try:
+        outcomes = batch.outcomes(applied.result())
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - each call has it
+        _refuse(calls, error)
+        return
     first = 0
     for count, future in calls:
         if not future.done():  # otherwise its caller has gone
-            if error is not None:
-                future.set_exception(error)
-                future.exception()
-            else:
-                future.set_result(outcomes[first : first + count])
+            future.set_result(outcomes[first : first + count])
         first += count
+
+
+def _refuse(calls: list[_Call], error: BaseException) -> None:
+    for _, future in calls:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # nobody is told that nobody looked
 
 
 class Batch:
