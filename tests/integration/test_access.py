@@ -266,7 +266,11 @@ def test_a_thread_that_makes_calls_by_itself_takes_the_new_token(
         for _ in range(3):  # over gRPC, then in frames
             client.enqueue(NewTask("q", "t"))
             time.sleep(0.2)
-        file.write_text(access.add("blocking", "all-of-q"))
+        fresh = tmp_path / "fresh"
+        fresh.write_text(access.add("blocking", "all-of-q"))
+        access.write()
+        wait_until(lambda: is_let_in(broker.address, fresh), "the server to know the new token before the client does")
+        fresh.replace(file)
         access.policy = revoke_token(access.policy, old)
         access.write()
         ends_s = time.monotonic() + 3

@@ -32,8 +32,9 @@ OPERATOR_CALLS = frozenset({
 REFUSALS = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})  # reasons that are noted of any call
 NOBODY = "anonymous"
 UNKNOWN = "unknown"  # somebody without anything that tells who it is, where that is asked
-REPEATED_SECONDS: Final = 60.0  # so long refusals of one caller and call are counted, and not noted again
-REPEATED_MAX: Final = 10_000  # callers and calls of which that is known
+REFUSALS_MAX: Final = 100  # of one caller that are noted in so many seconds; more are counted
+REFUSALS_SECONDS: Final = 60.0
+REFUSED_MAX: Final = 10_000  # callers of whom that is known
 
 # What tells on what something was done. Nothing else of a request is ever noted.
 _NAMED = ("queue", "name", "node", "shard", "worker", "task_id", "task_ids", "items", "to", "desired", "by", "dry_run",
@@ -57,15 +58,15 @@ class OpenAudit:
 class GuardedAudit(OpenAudit):
     """Of a server with access rules, also while there are none: hears from its guard what is refused.
 
-    Somebody who may do nothing can call as often as he likes. So that he does not fill the files until what operators
-    did is gone from them, what is refused to him over and over is noted once a minute.
+    Somebody who may do nothing can call as often as he likes. He must not fill the files until what operators did is
+    gone from them: so of what is refused to him some is noted each minute, and the rest is counted.
     """
 
     def __init__(self, log: AuditLog, access: AccessRules, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__(log)
         self._access = access
         self._now_s = now_s
-        self._refused: dict[tuple[str, str, str], tuple[float, int]] = {}  # when it was noted; how often it came since
+        self._refused: dict[str, _Refused] = {}  # by caller
         access.guard.refusals = self
 
     def who(self, context: CallContext) -> str:
@@ -77,15 +78,15 @@ class GuardedAudit(OpenAudit):
 
     def note(self, who: str, where: str, what: str, on: str, result: str) -> None:
         if result in REFUSALS:
-            key, now_s = (who, what, result), self._now_s()
-            noted_s, more = self._refused.get(key, (float("-inf"), 0))
-            if now_s - noted_s < REPEATED_SECONDS:
-                self._refused[key] = noted_s, more + 1
+            so_far = self._refused.get(who)
+            if so_far is None:
+                if len(self._refused) >= REFUSED_MAX:
+                    self._refused.clear()
+                so_far = self._refused[who] = _Refused()
+            more = so_far.take(self._now_s())
+            if more is None:
                 return
-            if len(self._refused) >= REPEATED_MAX:
-                self._refused.clear()
-            self._refused[key] = now_s, 0
-            on = f"{on} refused {more} times more before".lstrip() if more else on
+            on = f"{on} (and {more} calls before)".lstrip() if more else on
         super().note(who, where, what, on, result)
 
     def refused(self, path: str, context: CallContext, identity: Identity | None, on: str, reason: str) -> None:
@@ -93,6 +94,25 @@ class GuardedAudit(OpenAudit):
         what = path.rpartition(".")[2]  # e.g. /holdfast.proto.v1.Tasks/Enqueue
         if what not in OPERATOR_CALLS and reason in REFUSALS:
             self.note(UNKNOWN if identity is None else str(identity), where(context), what, on, reason)
+
+
+class _Refused:
+    """To one caller, of late."""
+
+    __slots__ = ("_count", "_since_s")
+
+    def __init__(self) -> None:
+        self._since_s = float("-inf")
+        self._count = 0
+
+    def take(self, now_s: float) -> int | None:
+        """One more: how many before it were not noted; None if this is not noted either."""
+        more = 0
+        if now_s - self._since_s >= REFUSALS_SECONDS:
+            more = max(0, self._count - REFUSALS_MAX)
+            self._since_s, self._count = now_s, 0
+        self._count += 1
+        return more if self._count <= REFUSALS_MAX else None
 
 
 def audited(served: Served, service: str, audit: OpenAudit) -> Served:

@@ -18,7 +18,7 @@ from holdfast.common.metadata import AUTHORIZATION_KEY, CALLER_KEY
 from holdfast.proto.v1 import queues_pb2, schedules_pb2, tasks_pb2
 from holdfast.serving.access_rules import AccessFile, AccessRules
 from holdfast.serving.audit_log import AuditLog, audit_files
-from holdfast.serving.audited import REPEATED_SECONDS, GuardedAudit, OpenAudit, audited, subject
+from holdfast.serving.audited import REFUSALS_MAX, REFUSALS_SECONDS, GuardedAudit, OpenAudit, audited, subject
 from holdfast.serving.metrics import CallMetrics
 from holdfast.serving.refusals import RefusedError
 from holdfast.serving.request_limits import request_limit
@@ -271,15 +271,18 @@ async def test_without_rules_everybody_is_nobody(tmp_path: Path) -> None:
 
 async def test_what_is_refused_over_and_over_does_not_fill_the_files(tmp_path: Path) -> None:
     guarded = GuardedStage(tmp_path)
-    for _ in range(100):
+    for _ in range(REFUSALS_MAX + 7):
         await guarded.refused(ENQUEUE, Context())
-    await guarded.refused(ENQUEUE, bearer(SHOP.text), tasks_pb2.EnqueueRequest(tasks=[tasks_pb2.TaskSpec(queue="a")]))
-    guarded.now_s = REPEATED_SECONDS
-    await guarded.refused(ENQUEUE, Context())
+    request = tasks_pb2.EnqueueRequest(tasks=[tasks_pb2.TaskSpec(queue="a")])
+    await guarded.refused(ENQUEUE, bearer(SHOP.text), request)
+    for _ in range(2):
+        guarded.now_s += REFUSALS_SECONDS
+        await guarded.refused(ENQUEUE, Context())
     assert [(who, on) for who, _, on, _ in guarded.noted()] == [
-        ("unknown", ""),
+        *[("unknown", "")] * REFUSALS_MAX,
         ("token:shop", "queue=a items=1"),
-        ("unknown", "refused 99 times more before"),
+        ("unknown", "(and 7 calls before)"),
+        ("unknown", ""),
     ]
 
 
