@@ -22,6 +22,7 @@ from tools.manifests.rendering import DEPLOY, RENDERED, has_kubectl, render_fold
 
 SHARDS = 4
 INTERRUPTED = 130
+WITHOUT_TLS = {name: "" for name in ("HOLDFAST_TLS_CA", "HOLDFAST_TLS_CERT", "HOLDFAST_TLS_KEY")}  # as the cluster is
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ class JobPod:
         job = manifests.find(kind, name)
         assert job is not None
         self.containers = {container.name: container for container in job.containers}
-        self._settings = settings
+        self._settings = WITHOUT_TLS | settings
         self._directory = directory
         mounts = [mount for container in job.containers for mount in container.body["volumeMounts"]]
         self._places = {mount["mountPath"]: directory / mount["name"] for mount in mounts}

@@ -61,7 +61,7 @@ def broker(
     wanted = {
         **BROKER_SETTINGS, **settings, "node_name": host.name, "cluster_name": CLUSTER,
         "etcd_endpoints": etcd_endpoints, "host": host.address, "port": ports[0], "peer_port": ports[1],
-        "ops_port": ports[2], "data_dir": data_dir, "log_format": "json",
+        "ops_port": ports[2], "data_dir": data_dir, "log_format": "json", "insecure": "on",
         **{name: _SECRET for name in _SECRET_FIELDS if name in BrokerConfig.model_fields},
     }  # fmt: skip
     return Process(host.name, host, _holdfast("broker"), home / "server.log", _environment(wanted) | dict(env))
@@ -71,7 +71,7 @@ def router(host: Host, ports: tuple[int, int], etcd_endpoints: str, home: Path, 
     """`ports`: for clients, for operators."""
     wanted = {
         **ROUTER_SETTINGS, "cluster_name": CLUSTER, "etcd_endpoints": etcd_endpoints, "host": host.address,
-        "port": ports[0], "ops_port": ports[1], "log_format": "json",
+        "port": ports[0], "ops_port": ports[1], "log_format": "json", "insecure": "on",
         **{name: _SECRET for name in _SECRET_FIELDS if name in RouterConfig.model_fields},
     }  # fmt: skip
     return Process(host.name, host, _holdfast("router"), home / "server.log", _environment(wanted) | dict(env))
