@@ -49,3 +49,11 @@ def _logs_as_they_were() -> Iterator[None]:
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.getLogger("holdfast").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """What begins a server closes its files to others for the whole process, and the next test has another umask."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)

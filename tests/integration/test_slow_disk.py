@@ -23,6 +23,8 @@ HELD_UP_S = 60.0  # each test ends the delay itself
 PROPOSALS_MAX = 4
 WAITERS_MAX = 3
 CLAIMS_PER_WORKER_MAX = 3
+FRAME_CALLS = "holdfast_frame_calls"
+CONNECT_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +45,13 @@ def server(disk: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.fixture
 async def client(server: ServerProcess, disk: Faults) -> AsyncIterator[AsyncClient]:
-    """Does not repeat calls, so that refusals are seen."""
+    """Does not repeat calls, so that refusals are seen. All of them go in frames: what the server hears of one
+    connection comes in its order, also that a caller has left."""
     async with AsyncClient(server.address, retry=False, timeout_s=30) as client:
+        before = server.metric(FRAME_CALLS)
+        async with asyncio.timeout(CONNECT_S):
+            while server.metric(FRAME_CALLS) == before:
+                await client.queue_stats_many(["nothing"])
         yield client
     disk.slow_disk(0)
 

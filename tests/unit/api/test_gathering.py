@@ -161,8 +161,8 @@ async def test_so_many_calls_take_so_much_room(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gathering, "GATHERED_TASKS", 2)
     answers = await broker.together(*([spec(b"x")] for _ in range(9)))
     refused = [answer.reason for answer in answers if isinstance(answer, RefusedError)]
-    assert refused == ["OVERLOADED"] * 5
-    assert len(ids_in([answer for answer in answers if not isinstance(answer, RefusedError)])) == 4
+    assert refused == ["OVERLOADED"] * 6
+    assert len(ids_in([answer for answer in answers if not isinstance(answer, RefusedError)])) == 3
     answers = await broker.together(*([spec(b"x")] for _ in range(2)))
     assert len(ids_in(answers)) == 2, "and give it back"
 

@@ -41,7 +41,7 @@ class Gathering:
         if len(members) > SMALL_CALL_TASKS:
             batch = Batch(members)
             return batch.outcomes(await self._shard.submit(batch.entry(self._shard.now_ms())))
-        self._shard.check_open(_NOTHING)
+        self._shard.check_open(_NOTHING, len(self._calls))
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Outcome]] = loop.create_future()
         if not self._calls:

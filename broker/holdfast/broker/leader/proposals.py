@@ -68,9 +68,9 @@ class ProposalQueue:
 
     # --- room -------------------------------------------------------------------------------------------------
 
-    def check_room(self) -> None:
-        """Refuses when too much is on its way."""
-        if self._calls >= self._proposals_max:
+    def check_room(self, coming: int = 0) -> None:
+        """Refuses when too much is on its way. `coming`: calls that will be added in a moment."""
+        if self._calls + coming >= self._proposals_max:
             raise overloaded("writes waiting for the log", self._proposals_max)
         if self._calls_bytes >= self._bytes_max:
             raise overloaded("bytes waiting for the log", self._bytes_max)

@@ -283,13 +283,14 @@ class Shard:
             self._host.wake(self.number)
             await self._reads.wait()
 
-    def check_open(self, entry: Entry | None = None) -> None:
-        """Refuses if no write of a caller can be taken now: whatever it is, or this one."""
+    def check_open(self, entry: Entry | None = None, coming: int = 0) -> None:
+        """Refuses if no write of a caller can be taken now: whatever it is, or this one. `coming`: calls that were
+        taken already, and are proposed in a moment."""
         if self._draining:
             raise shutting_down()
         self._leads()
         self.check_written()
-        self.proposals.check_room()
+        self.proposals.check_room(coming)
         if entry is not None:
             self._disk.check(entry)
 
