@@ -22,7 +22,7 @@ from tools.manifests.rendering import DEPLOY, RENDERED, has_kubectl, render_fold
 
 SHARDS = 4
 INTERRUPTED = 130
-WITHOUT_TLS = {name: "" for name in ("HOLDFAST_TLS_CA", "HOLDFAST_TLS_CERT", "HOLDFAST_TLS_KEY")}  # as the cluster is
+WITHOUT_TLS = dict.fromkeys(("HOLDFAST_TLS_CA", "HOLDFAST_TLS_CERT", "HOLDFAST_TLS_KEY"), "")  # as the cluster is
 
 
 @pytest.fixture(scope="module")
