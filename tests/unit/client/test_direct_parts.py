@@ -6,6 +6,8 @@ import pytest
 import pytest_asyncio
 
 from holdfast.client import Accepted, AsyncClient, NewTask, OutcomeUnknown, Unavailable
+from holdfast.common.backoff import Backoff
+from holdfast.routing import retries
 from holdfast.transport import parts
 from tests.unit.client.scripted_server import Hang, not_leader
 from tests.unit.client.scripted_shards import Cluster, accept, queue_at, two_shards
@@ -45,8 +47,10 @@ async def test_a_silent_part_is_given_up_when_the_others_have_their_answers(
 
 
 async def test_of_a_part_that_nobody_leads_it_is_known_that_nothing_was_done(
-    cluster: Cluster, client: AsyncClient
+    cluster: Cluster, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It is given up in a pause: of an attempt that is cut off nobody knows what became of it.
+    monkeypatch.setattr(retries, "BACKOFF", Backoff(first_s=LONG_S, max_s=LONG_S))
     for server in (cluster.router, *cluster.leaders):
         server.on("Enqueue", not_leader(None, 0))
     first, refused, _ = await client.enqueue_many(TASKS)

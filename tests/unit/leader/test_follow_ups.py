@@ -18,10 +18,10 @@ class Desk:
         self.entries: list[Ack] = []
         check_open = self.small.shard.check_open
 
-        def noted(entry: Entry) -> None:
+        def noted(entry: Entry, coming: int = 0) -> None:
             if isinstance(entry, Ack):
                 self.entries.append(entry)
-            check_open(entry)
+            check_open(entry, coming)
 
         monkeypatch.setattr(self.small.shard, "check_open", noted)
 
