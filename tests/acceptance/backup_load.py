@@ -60,7 +60,8 @@ class BackupLoad:
                 self.accepted[payload] = outcome.task_id, time.monotonic()
 
     def _work(self, client: Client) -> None:
-        while not self._ends.is_set():
+        """Slower than the producer: there are always tasks that wait."""
+        while not self._ends.wait(0.01):
             claims = client.reserve(self.queues, max_tasks=BATCH // 2, worker="w", wait_ms=200, lease_ms=LEASE_MS)
             acks = []
             for claim in claims:
